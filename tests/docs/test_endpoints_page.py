@@ -2,14 +2,12 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tritonclient.grpc import service_pb2
 
-from naiad.core.request_limits import unlimited
-from naiad.frontend.rest.routes import RestApi
-from naiad.memory.regions import SharedMemory
+from naiad.operations.models import HEALTH_WATCH
+from naiad.operations.table import OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (?:`([^`]+)` )?\| (?:`([^`]+)` )?\| (.+?) \| (.+) \|$", re.MULTILINE)
@@ -17,25 +15,18 @@ ROWS = [match.groups(default="") for match in ROW.finditer((ROOT / "docs/endpoin
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
-def readable(pattern):
-    """Return a route's pattern in the form of the page."""
-    path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern).replace(r"\.", ".")
-    return re.sub(r"\(\?:([^()]*)\)\?", r"[\1]", path)
-
-
 def test_the_page_lists_every_route_and_no_other():
-    served = {
-        f"{method} {readable(pattern)}"
-        for pattern, method in RestApi(engine=SimpleNamespace(shared_memory=SharedMemory(), request_limits=unlimited))
-        .router()
-        .endpoints()
-    }
+    served = {f"{form.method} {form.path.text}" for operation in OPERATIONS for form in operation.rest}
     listed = {endpoint for endpoint, *_ in ROWS if " /" in endpoint and endpoint != "GET /metrics"}
     assert served == listed, "keep docs/endpoints.md in step with the routes"
 
 
 def test_the_page_lists_every_rpc_and_no_other():
     listed = {rpc for _, rpc, *_ in ROWS if rpc}
+    declared = {operation.grpc.path for operation in OPERATIONS if operation.grpc and operation is not HEALTH_WATCH}
+    assert {rpc if "/" in rpc else f"inference.GRPCInferenceService/{rpc}" for rpc in listed} == {
+        path.removeprefix("/") for path in declared
+    }
     assert listed == {method.name for method in SERVICE.methods} | {"grpc.health.v1.Health/Check"}
 
 

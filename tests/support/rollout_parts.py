@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from naiad.cluster.member.engine import MemberEngine
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, cancelled_request
@@ -18,6 +19,11 @@ from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers
 
 SPEC = TensorSpec("OUT", DataType.FP32, (2,))
+
+
+def member_engine() -> MemberEngine:
+    """Return the engine of one of several processes, without models."""
+    return MemberEngine(server_id="x", metrics=Registry())
 
 
 class ScriptedVersion(Served):

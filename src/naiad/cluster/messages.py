@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from naiad.cluster.packed_statistics import PackedStatistics
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
-from naiad.core.errors import ErrorCode
+from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import IndexEntry
+from naiad.operations.requests import CommandOrder
 from naiad.options.options import ServerOptions
-from naiad.wire.header_fields import Headers
-
-ControlKey = tuple[str, ...]
-"""Subject of a call: kind and name; a later call with the same key replaces the earlier one."""
 
 # --- from the supervisor to a process -----------------------------------------------------------------------------
 
@@ -112,22 +109,16 @@ Answer = bool | bytes | PackedStatistics | Sequence[IndexEntry] | Mapping[str, R
 
 
 @dataclass(frozen=True, slots=True)
-class HttpControlCall:
-    """A control request over HTTP."""
+class OperationCall:
+    """A command of a client: an operation of `naiad.operations` by its name, with its decoded request."""
 
-    method: str
-    path: str
-    headers: Sequence[tuple[bytes, bytes]]
-    body: bytes
+    operation: str
+    request: object
 
-
-@dataclass(frozen=True, slots=True)
-class GrpcControlCall:
-    """A control call over gRPC."""
-
-    path: str
-    metadata: Headers
-    message: bytes
+    @property
+    def description(self) -> str:
+        """Its name in the log."""
+        return f"the operation {self.operation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +130,7 @@ class ModelControl:
     parameters: Mapping[str, object]
 
     @property
-    def path(self) -> str:
+    def description(self) -> str:
         """Its name in the log."""
         return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
 
@@ -157,28 +148,35 @@ class RolloutControl:
     """Whether versions have to be loaded for it; then it does not delay others, such as a rollback."""
 
     @property
-    def path(self) -> str:
+    def description(self) -> str:
         """Its name in the log."""
         return f"a change of the rollout of model '{self.key}'"
 
 
-ControlCall = HttpControlCall | GrpcControlCall | ModelControl | RolloutControl
+ControlCall = OperationCall | ModelControl | RolloutControl
 
 
 @dataclass(frozen=True, slots=True)
 class ControlOutcome:
-    """The outcome of a control call: an HTTP status and body, or a gRPC status, 0 with a message."""
+    """The outcome of a control call: its result, or the text and the codes of an error."""
 
     is_success: bool
-    status: int
-    body: bytes = b""
-    headers: Headers = ()
-    """HTTP fields or gRPC trailers."""
+    result: object = None
     text: str = ""
-    """gRPC: the message of the status; calls of models: the text of the error."""
     code: ErrorCode = ErrorCode.UNKNOWN
-    """Calls of models: the code of the error, and Triton's."""
     triton_code: ErrorCode = ErrorCode.UNKNOWN
+
+    @classmethod
+    def of(cls, error: InferError | None, result: object = None) -> "ControlOutcome":
+        """Return the outcome of a call that has failed with an error, or ended with a result."""
+        if error is None:
+            return cls(True, result)
+        return cls(False, text=error.message, code=error.code, triton_code=error.triton_code)
+
+    @property
+    def error(self) -> InferError | None:
+        """The error of a call that has failed."""
+        return None if self.is_success else InferError(self.code, self.text, triton_code=self.triton_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +184,4 @@ class BroadcastRequest:
     """A request to the supervisor to broadcast a control call, with an Outcome as its answer."""
 
     call: ControlCall
-    key: ControlKey
-    undoes: bool = False
-    """It removes all earlier calls with that key and itself."""
-    outdates: ControlKey = ()
-    """It removes all earlier calls whose keys begin with this one, if it is not empty."""
+    order: CommandOrder

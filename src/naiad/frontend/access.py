@@ -1,51 +1,20 @@
 """Access control: which clients may call which part of the API.
 
-Each route and each gRPC method declares its category of the protocol extension (`inference`, `statistics`, ...).
+Each operation declares its category of the protocol extension (`inference`, `statistics`, ...) in `naiad.operations`.
 Restrictions and API keys refer to categories. HTTP checks each request to a restricted route; gRPC checks once per
 header block, because blocks repeat. API keys come as `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
-
-A Python model is code: a client that may load models with `file:` parameters runs code with the rights of the server.
-Triton accepts such files from every client under explicit control; naiad accepts them only from restricted clients,
-or with a flag.
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import permission_denied
+from naiad.operations.table import BY_GRPC_PATH
 from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
-
-_SERVICE = "/inference.GRPCInferenceService/"
-METHODS: Mapping[str, Category] = {
-    "/grpc.health.v1.Health/Check": "health",
-    "/grpc.health.v1.Health/Watch": "health",
-    _SERVICE + "ServerLive": "health",
-    _SERVICE + "ServerReady": "health",
-    _SERVICE + "ModelReady": "health",
-    _SERVICE + "ServerMetadata": "metadata",
-    _SERVICE + "ModelMetadata": "metadata",
-    _SERVICE + "ModelInfer": "inference",
-    _SERVICE + "ModelStreamInfer": "inference",
-    _SERVICE + "ModelConfig": "model-config",
-    _SERVICE + "ModelStatistics": "statistics",
-    _SERVICE + "RepositoryIndex": "model-repository",
-    _SERVICE + "RepositoryModelLoad": "model-repository",
-    _SERVICE + "RepositoryModelUnload": "model-repository",
-    _SERVICE + "SystemSharedMemoryStatus": "shared-memory",
-    _SERVICE + "SystemSharedMemoryRegister": "shared-memory",
-    _SERVICE + "SystemSharedMemoryUnregister": "shared-memory",
-    _SERVICE + "CudaSharedMemoryStatus": "shared-memory",
-    _SERVICE + "CudaSharedMemoryRegister": "shared-memory",
-    _SERVICE + "CudaSharedMemoryUnregister": "shared-memory",
-    _SERVICE + "TraceSetting": "trace",
-    _SERVICE + "LogSettings": "logging",
-}
-"""Category of each gRPC method; the service refuses to serve a method that is not here."""
 
 UNKNOWN: Final = "unknown"
 """Category of paths without a route and of unknown gRPC methods. A server with restrictions or keys answers only
@@ -61,8 +30,10 @@ CheckedCategory = Category | Literal["unknown", "metrics"]
 
 def category_of_call(path: str) -> CheckedCategory:
     """Return the category of a gRPC method's path."""
-    return METHODS.get(path, UNKNOWN)
+    return _CATEGORIES.get(path, UNKNOWN)
 
+
+_CATEGORIES: Mapping[str, Category] = {path: operation.category for path, operation in BY_GRPC_PATH.items()}
 
 FindField = Callable[[bytes], bytes | None]
 """Returns the value of a header field by its lower-case name."""
@@ -257,24 +228,3 @@ def _too_narrow(key: ApiKey, category: CheckedCategory) -> RejectionResponse:
         ((b"WWW-Authenticate", challenge),),
         key.name,
     )
-
-
-CATEGORY: Final = "model-repository"
-_PREFIX = "file:"
-
-MayBringFiles = Callable[[], bool]
-"""Returns whether clients with access to the load commands of a protocol may send model files; the result may change.
-"""
-
-
-def check_files(parameters: Iterable[str], may_bring_files: MayBringFiles) -> None:
-    """Raise InferError(PERMISSION_DENIED) if the parameters of a load contain files although `may_bring_files`
-    forbids it.
-    """
-    if any(name.startswith(_PREFIX) for name in parameters) and not may_bring_files():
-        raise permission_denied(
-            "model files ('file:' parameters of a load) are not accepted from clients, because they may be code: "
-            f"give clients API keys with the category '{CATEGORY}' (--api-key-file), restrict that category "
-            "(--http-restricted-api, --grpc-restricted-protocol), or start the server with "
-            "--allow-client-model-files=true if all its clients may run code on it"
-        )

@@ -19,6 +19,10 @@ from naiad.frontend.control_audit import audited
 from naiad.frontend.default_model import default_model, only_model
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
+from naiad.operations.inference import GENERATE, INFER
+from naiad.operations.models import SERVER_LIVE, SERVER_READY
+from naiad.operations.operation import AnyOperation
+from naiad.operations.table import BY_NAME, operations_of
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.protocol.rows import looks_like_rows
 from naiad.wire.header_fields import Headers, copy_of
@@ -31,13 +35,6 @@ _INSUFFICIENT_STORAGE = 507
 """SageMaker then unloads models that were not used for long, and sends the request again."""
 _REDIRECT = b"x-vertex-ai-triton-redirect"
 _VERTEX_ADVICE = "set --vertex-ai-default-model"
-_POSTED = re.compile(
-    r"/v2/models/[^/]+(?:/versions/[A-Za-z0-9_.-]+)?/(?:infer|generate|generate_stream)|/v2/repository/.*index"
-)
-_CHANGING = re.compile(r"/v2/(?:system|cuda)sharedmemory/.*register|/v2/repository/.*load")
-
-_Path = Callable[[Mapping[str, str]], str]
-"""Returns the REST path of a request from the arguments of its route."""
 
 
 class Handler(Protocol):
@@ -50,18 +47,18 @@ class Handler(Protocol):
         """Respond to a request without its body if its headers are enough to reject it."""
 
 
-def _infer_or_rows(path: str, context: HttpContext) -> str:
+def _inference_path(context: HttpContext, model: str, operation: AnyOperation = INFER) -> str:
     """Return the path of an inference; rows in JSON (`{"instances": [...]}`) have the form of generate."""
-    if path.endswith("/infer") and _JSON_LENGTH not in context.headers and looks_like_rows(context.body):
-        return path.removesuffix("/infer") + "/generate"
-    return path
+    if operation is INFER and _JSON_LENGTH not in context.headers and looks_like_rows(context.body):
+        operation = GENERATE
+    return operation.path(model=model)
 
 
-def _forward(handle: Callable[[HttpContext], object], path: _Path) -> Action:
-    """Return an action that handles a request as one for another path."""
+def _forward(handle: Callable[[HttpContext], object], operation: AnyOperation) -> Action:
+    """Return an action that handles a request as one for an operation of the REST routes."""
 
     def forward(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.path = path(arguments)
+        context.path = operation.path()
         handle(context)
 
     return forward
@@ -70,8 +67,8 @@ def _forward(handle: Callable[[HttpContext], object], path: _Path) -> Action:
 def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> Router:
     """Return the router of the Azure ML endpoint."""
 
-    def infer(arguments: Mapping[str, str]) -> str:
-        return f"/v2/models/{default_model(engine, options.default_model, 'set --azure-ml-default-model')}/infer"
+    def model() -> str:
+        return default_model(engine, options.default_model, "set --azure-ml-default-model")
 
     def unchanged(context: HttpContext, arguments: Mapping[str, str]) -> None:
         rest.handle(context)
@@ -79,15 +76,19 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
     def check(context: HttpContext, arguments: Mapping[str, str]) -> None:
         rest.reject(context)
 
-    def score(context: HttpContext) -> None:
-        context.path = _infer_or_rows(context.path, context)
+    def score(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.path = _inference_path(context, model())
         rest.handle(context)
+
+    def check_score(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.path = INFER.path(model=model())
+        rest.reject(context)
 
     return Router(
         [
-            Route("/", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
-            Route("/ready", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
-            Route("/score", "inference", {"POST": _forward(score, infer)}, _forward(rest.reject, infer)),
+            Route("/", "health", {"GET": _forward(rest.handle, SERVER_LIVE)}),
+            Route("/ready", "health", {"GET": _forward(rest.handle, SERVER_READY)}),
+            Route("/score", "inference", {"POST": score}, check_score),
             Route(r"/v2.*", FORWARDED, {"GET": unchanged, "POST": unchanged}, check),
         ],
         inference_path="/score",
@@ -97,16 +98,23 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
 def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiModelRoutes) -> Router:
     """Return the router of the SageMaker endpoint."""
 
-    def invocation(arguments: Mapping[str, str]) -> str:
-        return f"/v2/models/{options.default_model}/{options.inference_type}"
+    inference = BY_NAME[options.inference_type]
+    ping = SERVER_LIVE if options.ping_mode == "live" else SERVER_READY
 
-    def invocation_of_model(arguments: Mapping[str, str]) -> str:
-        return f"/v2/models/{models.model(arguments['name'])}/infer"
-
-    def invoke(context: HttpContext) -> None:
+    def invoke(context: HttpContext, model: str, operation: AnyOperation) -> None:
         context.headers = _binary_headers(context, _SAGEMAKER_MIME_TYPE)
-        context.path = _infer_or_rows(context.path, context)
+        context.path = _inference_path(context, model, operation)
         rest.handle(_Invocation(context))
+
+    def invoke_default(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        invoke(context, options.default_model, inference)
+
+    def invoke_model(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        invoke(context, models.model(arguments["name"]), INFER)
+
+    def check_default(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.path = inference.path(model=options.default_model)
+        rest.reject(context)
 
     def check_model(context: HttpContext, arguments: Mapping[str, str]) -> None:
         models.model(arguments["name"])  # raises for one that is not loaded
@@ -114,13 +122,11 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
     named = "/models/(?P<name>[^/]+)"
     return Router(
         [
-            Route("/ping", "health", {"GET": _forward(rest.handle, lambda _: f"/v2/health/{options.ping_mode}")}),
-            Route(
-                "/invocations", "inference", {"POST": _forward(invoke, invocation)}, _forward(rest.reject, invocation)
-            ),
+            Route("/ping", "health", {"GET": _forward(rest.handle, ping)}),
+            Route("/invocations", "inference", {"POST": invoke_default}, check_default),
             Route("/models/?", "model-repository", {"GET": models.list, "POST": audited(models.load)}),
             Route(named, "model-repository", {"GET": models.get, "DELETE": audited(models.unload)}),
-            Route(named + "/invoke", "inference", {"POST": _forward(invoke, invocation_of_model)}, check_model),
+            Route(named + "/invoke", "inference", {"POST": invoke_model}, check_model),
         ],
         inference_path="/invocations",
     )
@@ -158,7 +164,7 @@ class VertexAi:
         """Return the router of the endpoint."""
         health, predict = self._options.health_route, self._options.predict_route
         actions: dict[str, dict[str, Action]] = {health: {}, predict: {}}  # one entry if both are the same path
-        actions[health]["GET"] = _forward(self._rest.handle, lambda _: "/v2/health/ready")
+        actions[health]["GET"] = _forward(self._rest.handle, SERVER_READY)
         actions[predict]["POST"] = self._predict
         routes = [
             Route(re.escape(path), "inference" if path == predict else "health", by_method, self._check)
@@ -176,39 +182,46 @@ class VertexAi:
         return default_model(self._engine, self._options.default_model, _VERTEX_ADVICE)
 
     def _predict(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        path = self._path(context)
+        path = self._redirect(context)
+        model = self._default_model() if path is None else ""
         context.headers = _binary_headers(context, _VERTEX_MIME_TYPE)
         if path == "/metrics":
             context.path, context.method = path, "GET"
             self._metrics(context)
+            return
+        if path is None:
+            context.path = _inference_path(context, model)
         else:
-            path = _infer_or_rows(path, context) if _REDIRECT not in context.headers else path
             context.path, context.method = path, _method(path)
-            self._rest.handle(context)
+        self._rest.handle(context)
 
     def _check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         if context.method != "POST":
             return
-        path = self._path(context)
-        if path != "/metrics":
+        path = self._redirect(context)
+        if path == "/metrics":
+            return
+        if path is None:
+            context.path = INFER.path(model=self._default_model())
+        else:
             context.path, context.method = path, _method(path)
-            self._rest.reject(context)
+        self._rest.reject(context)
 
-    def _path(self, context: HttpContext) -> str:
-        """Return the REST path of a prediction. Raises InferError."""
+    def _redirect(self, context: HttpContext) -> str | None:
+        """Return the REST path that a prediction asks for; None if it asks for none."""
         redirect = context.headers.get(_REDIRECT)
-        if redirect is None:
-            return f"/v2/models/{self._default_model()}/infer"
-        return f"/{redirect.decode('latin-1')}"
+        return None if redirect is None else f"/{redirect.decode('latin-1')}"
 
 
 def _method(path: str) -> str:
     """Return the method of a redirected request. Raises InferError(PERMISSION_DENIED) if it changes the server."""
-    if _CHANGING.fullmatch(path):
+    operations = operations_of(path)
+    reading = [method for method, operation in operations.items() if operation.kind == "query"]
+    if operations and not reading:
         raise permission_denied(
             f"X-Vertex-Ai-Triton-Redirect: {excerpt(path[1:])} changes the server; use the HTTP endpoint for it"
         )
-    return "POST" if _POSTED.fullmatch(path) else "GET"
+    return "POST" if "POST" in reading else "GET"
 
 
 def _binary_headers(context: HttpContext, mime_type: bytes) -> Mapping[bytes, bytes]:

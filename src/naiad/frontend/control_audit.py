@@ -8,7 +8,6 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall, HttpContext, HttpContextLayer
 from naiad.frontend.peer import address_of
 from naiad.frontend.router import Action, respond_infer_error
-from naiad.protocol.grpc.control import control_target
 from naiad.telemetry.logs.access import AccessEntry, audit
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -18,9 +17,6 @@ def audited(action: Action) -> Action:
     """Return an action whose outcome is logged."""
 
     def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        if getattr(context, "is_forwarded", False):
-            action(context, arguments)
-            return
         context = _ControlContext(context)
         try:
             action(context, arguments)
@@ -54,10 +50,9 @@ class _ControlContext(HttpContextLayer):
         audit.controlled(entry)
 
 
-def audited_call(call: GrpcCall, message: Buffer) -> GrpcCall:
-    """Return a call whose outcome is logged if it changes something, otherwise the call itself."""
-    target = control_target(call.path, message)
-    return call if target is None else cast("GrpcCall", ControlAudit(call, target, len(message)))
+def audited_call(call: GrpcCall, target: str | None, size: int) -> GrpcCall:
+    """Return a call whose outcome is logged if it changes `target`, otherwise the call itself."""
+    return call if target is None else cast("GrpcCall", ControlAudit(call, target, size))
 
 
 class ControlAudit:
@@ -70,6 +65,7 @@ class ControlAudit:
         self._size = size
         self.path = call.path
         self.metadata = call.metadata
+        self.client = call.client
         note_control = getattr(call, "note_control", None)
         if note_control is not None:
             note_control(target)

@@ -7,7 +7,6 @@ from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt
-from naiad.core.tensor import Buffer
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
 from naiad.frontend.context import HttpContext
 from naiad.frontend.refusal import note_refused
@@ -25,8 +24,6 @@ _CACHED_CHARACTERS = 1 << 20
 """Limit of remembered paths, including paths without a route."""
 
 Action = Callable[[HttpContext, Mapping[str, str]], None]
-Intercept = Callable[[str, RouteCategory, Mapping[str, Action]], Mapping[str, Action]]
-"""(path, its category, its actions by method) to the actions that replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +65,8 @@ class Router:
             max_entries=cached_paths, max_bytes=_CACHED_CHARACTERS, max_entry_bytes=_MAX_CACHED_PATH_CHARACTERS
         )
         self._rule: AccessRule | None = None
-        self._intercept: Intercept | None = None
         self.metrics_port: int | None = None
         """The port with the metrics, for clients that look for them here; None if there is none."""
-
-    def intercept(self, intercept: Intercept) -> None:
-        """Let `intercept` choose the actions of every path, once per path; access rules still come first."""
-        self._intercept = intercept
-        self._found.clear()
-
-    def endpoints(self) -> "list[tuple[str, str]]":
-        """Return pattern and method of every route, without HEAD, which GET implies, and leading zeros."""
-        return [
-            (pattern.pattern.replace("0*", ""), method)
-            for pattern, actions, _ in self._routes
-            for method in actions
-            if method != "HEAD"
-        ]
 
     def categories(self) -> "dict[str, RouteCategory]":
         """Return the category of every route, by its pattern."""
@@ -166,8 +148,7 @@ class Router:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
-                chosen = actions if self._intercept is None else self._intercept(path, route.category, actions)
-                found = _Found(self._restricted(route.category, chosen), arguments, route.check, route.category)
+                found = _Found(self._restricted(route.category, actions), arguments, route.check, route.category)
                 break
         self._found.remember(path, found, len(path))
         return found
@@ -218,15 +199,6 @@ def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) ->
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     """Allow HEAD where GET is allowed; the transport omits the body."""
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
-
-
-def json_action(work: Callable[[Mapping[str, str], Buffer], bytes | None]) -> Action:
-    """Return an action that responds with the document that `work` makes of the arguments and the body, if any."""
-
-    def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (work(arguments, context.body) or b"",))
-
-    return act
 
 
 def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:

@@ -19,6 +19,7 @@ from naiad.frontend.access import Restrictions
 from naiad.frontend.rest.api_page import MAX_MODELS
 from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
+from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
 from naiad.options.network.access import RequiredHeader
 from naiad.protocol.json.openapi import MAX_EXAMPLE_ELEMENTS
 from support.recording_engine import RecordingEngine
@@ -55,7 +56,7 @@ class Engine(RecordingEngine):
 
 
 def get(engine, path, *, with_page=True, restricted=None, **headers):
-    router = RestApi(engine, with_page=with_page).router()
+    router = RestApi(engine, operations=OPERATIONS if with_page else WITHOUT_PAGES).router()
     if restricted:
         router.restrict(Restrictions({restricted: RequiredHeader("key", "secret")}, "API"))
     answers = []
@@ -105,7 +106,7 @@ def test_document_has_the_name_of_the_server(name, title):
 def test_every_route_has_a_summary():
     operations = [each for methods in document(Engine({}))["paths"].values() for each in methods.values()]
     assert len(operations) > 30
-    assert [each for each in operations if each["tags"] == ["Other"]] == []
+    assert [each for each in operations if not (each["summary"] and each["tags"][0])] == []
 
 
 def test_model_has_paths_with_bodies():

@@ -10,11 +10,11 @@ from naiad.core.request_limits import unlimited
 from naiad.frontend.access import FORWARDED, UNKNOWN, RejectionResponse, Restrictions, category_of_call
 from naiad.frontend.clouds import VertexAi, azure_ml_router, sagemaker_router
 from naiad.frontend.context import UnreadRequest
-from naiad.frontend.grpc import service
 from naiad.frontend.multi_model import MultiModelRoutes
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
 from naiad.memory.regions import SharedMemory
+from naiad.operations.operation import Operation
 from naiad.options.network.access import CATEGORIES, RequiredHeader
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.wire.grpc import GrpcStatus
@@ -144,11 +144,9 @@ def test_route_without_a_category_cannot_be_written() -> None:
         Route(r"/v2/models/(?P<model>[^/]+)/labels", actions={})  # type: ignore[call-arg]  # what the test is about
 
 
-def test_service_with_an_undeclared_method_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = {"/inference.GRPCInferenceService/ModelLabels": lambda _: b""}
-    monkeypatch.setattr(service, "control_handlers", lambda engine: handlers)
-    with pytest.raises(AssertionError, match="ModelLabels"):
-        service.InferenceGrpcService(Engine())  # type: ignore[arg-type]  # not used
+def test_operation_without_a_category_cannot_be_written() -> None:
+    with pytest.raises(TypeError, match="category"):
+        Operation(name="labels", kind="query", group="Models", summary="Labels")  # type: ignore[call-arg]
 
 
 def test_every_call_has_a_category() -> None:

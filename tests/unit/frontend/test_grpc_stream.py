@@ -11,6 +11,7 @@ from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument,
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
+from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -511,7 +512,8 @@ class TestBounds:
             return clock_ns[0]
 
         stage, step_ns = Stage(), 10_000_000  # no slice before its turn
-        stage.service = InferenceGrpcService(stage.engine, runner=SliceRunner(turns.append, clock_ns=tick))
+        calls = ControlCalls(stage.engine, runner=SliceRunner(turns.append, clock_ns=tick))
+        stage.service = InferenceGrpcService(stage.engine, calls=calls)
         stage.send("a", model="d")
         large = pb.ModelInferRequest.FromString(message("d", "b", data=False))
         large.raw_input_contents.append(bytes(100_000))

@@ -14,6 +14,7 @@ from naiad.core.model import ModelMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
+from naiad.frontend.control import ControlCalls
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.slice_runner import SliceRunner
@@ -455,7 +456,7 @@ def busy(monkeypatch, turns):
     monkeypatch.setattr("naiad.frontend.failure.log_request_failure", lambda **fields: logged.append(fields))
     runner = SliceRunner(turns.call_soon, clock_ns=turns.now_ns)
     context = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
-    RestApi(engine, runner=runner).router().handle(context)
+    RestApi(engine, calls=ControlCalls(engine, runner=runner)).router().handle(context)
     turns.take()
     return types.SimpleNamespace(engine=engine, context=context, logged=logged, runner=runner)
 

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -46,9 +47,9 @@ def test_log_settings_as_json():
         "log_verbose_level": 0,
         "log_format": "default",
     }
-    assert settings_json.decode_log_settings(json.dumps(CHANGES).encode(), LOG) == CHANGED
+    assert replace(LOG, **settings_json.decode_log_changes(json.dumps(CHANGES).encode())) == CHANGED
     for nothing in (b"{}", b"[]", b'{"nope":1}'):
-        assert settings_json.decode_log_settings(nothing, LOG) == LOG
+        assert settings_json.decode_log_changes(nothing) == {}
 
 
 def test_undecodable_file_names_are_escaped():
@@ -76,14 +77,14 @@ def test_undecodable_file_names_are_escaped():
     ],
 )
 def test_wrong_log_settings_as_json(settings, code, text):
-    found, message = refused(settings_json.decode_log_settings, json.dumps(settings).encode(), LOG)
+    found, message = refused(settings_json.decode_log_changes, json.dumps(settings).encode())
     assert found is code
     assert text in message
 
 
 @pytest.mark.parametrize("body", [b"", b"{x"])
 def test_what_is_not_json(body):
-    assert refused(settings_json.decode_log_settings, body, LOG)[0] is ErrorCode.INTERNAL
+    assert refused(settings_json.decode_log_changes, body)[0] is ErrorCode.INTERNAL
     assert refused(settings_json.decode_trace_settings, body)[0] is ErrorCode.INTERNAL
 
 
@@ -91,8 +92,8 @@ def test_log_settings_as_messages():
     answer = service_pb2.LogSettingsResponse.FromString(settings_grpc.encode_log_settings(CHANGED))
     found = {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in answer.settings.items()}
     assert found == {**CHANGES, "log_file": "/log"}
-    assert settings_grpc.decode_log_settings(log_message(**CHANGES), LOG) == CHANGED
-    assert settings_grpc.decode_log_settings(log_message(nope=1), LOG) == LOG
+    assert replace(LOG, **settings_grpc.decode_log_changes(log_message(**CHANGES))) == CHANGED
+    assert settings_grpc.decode_log_changes(log_message(nope=1)) == {}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_log_settings_as_messages():
     ],
 )
 def test_wrong_log_settings_as_messages(settings, code, text):
-    found, message = refused(settings_grpc.decode_log_settings, log_message(**settings), LOG)
+    found, message = refused(settings_grpc.decode_log_changes, log_message(**settings))
     assert found is code
     assert text in message
 

@@ -1,9 +1,10 @@
+import re
+
 import pytest
 
-from naiad.cluster.member.sharing import broadcast
-from naiad.cluster.messages import GrpcControlCall, HttpControlCall
 from naiad.cluster.supervisor.control_broadcast import ControlLog
-from naiad.core.errors import InferError
+from naiad.operations.requests import CommandOrder
+from naiad.operations.table import BY_GRPC_PATH, BY_NAME, OPERATIONS, operations_of
 from naiad.protocol import service_pb2 as pb
 
 
@@ -56,21 +57,40 @@ def test_there_is_a_limit() -> None:
 # --- keys -----------------------------------------------------------------------------------------------------------
 
 
+def order_of_request(method: str, path: str, body: bytes = b"{}") -> CommandOrder | None:
+    operation = operations_of(path)[method]
+    for form in operation.rest:
+        match = re.fullmatch(form.path.pattern, path)
+        if match is not None and form.method == method and form.decode is not None and operation.order is not None:
+            parameters = {name: value or "" for name, value in match.groupdict().items()}
+            return operation.order(form.decode(parameters, body))
+    raise AssertionError(path)
+
+
+REGION = b'{"key": "/k", "byte_size": 4}'
+
+
 @pytest.mark.parametrize(
-    ("path", "key", "undoes"),
+    ("path", "body", "key", "undoes"),
     [
-        ("/v2/repository/models/m/load", ("model", "m"), False),
-        ("/v2/repository/r/models/m/unload", ("model", "m"), False),
-        ("/v2/systemsharedmemory/region/x/register", ("region", "system", "x"), False),
-        ("/v2/systemsharedmemory/region/x/unregister", ("region", "system", "x"), True),
-        ("/v2/systemsharedmemory/unregister", ("region", "system"), True),
-        ("/v2/cudasharedmemory/unregister", ("region", "cuda"), True),
-        ("/v2/logging", ("http", "/v2/logging", "7b7d"), False),
-        ("/v2/models/m/trace/setting", ("http", "/v2/models/m/trace/setting", "7b7d"), False),
+        ("/v2/repository/models/m/load", b"{}", ("model", "m"), False),
+        ("/v2/repository/models/m/unload", b"{}", ("model", "m"), False),
+        ("/v2/systemsharedmemory/region/x/register", REGION, ("region", "system", "x"), False),
+        ("/v2/systemsharedmemory/region/x/unregister", b"", ("region", "system", "x"), True),
+        ("/v2/systemsharedmemory/unregister", b"", ("region", "system"), True),
+        ("/v2/cudasharedmemory/unregister", b"", ("region", "cuda"), True),
+        ("/v2/logging", b'{"log_info": false}', ("settings", "log", "", "[('info', False)]"), False),
+        (
+            "/v2/models/m/trace/setting",
+            b'{"trace_rate": null}',
+            ("settings", "trace", "m", "[('trace_rate', None)]"),
+            False,
+        ),
     ],
 )
-def test_key_of_an_http_call(path: str, key: tuple[str, ...], undoes: bool) -> None:
-    found = broadcast(HttpControlCall("POST", path, (), b"{}"))
+def test_order_of_a_rest_command(path: str, body: bytes, key: tuple[str, ...], undoes: bool) -> None:
+    found = order_of_request("POST", path, body)
+    assert found is not None
     assert (found.key, found.undoes) == (key, undoes)
 
 
@@ -95,15 +115,25 @@ SERVICE = "/inference.GRPCInferenceService/"
             True,
         ),
         ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), ("region", "system"), True),
-        ("LogSettings", pb.RepositoryModelLoadRequest(), ("grpc", SERVICE + "LogSettings", ""), False),
     ],
 )
-def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:
-    encoded = message.SerializeToString()  # type: ignore[attr-defined]
-    found = broadcast(GrpcControlCall(SERVICE + method, (), encoded))
+def test_order_of_a_grpc_command(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:
+    operation = BY_GRPC_PATH[SERVICE + method]
+    assert operation.grpc is not None
+    assert operation.grpc.decode is not None
+    assert operation.order is not None
+    found = operation.order(operation.grpc.decode(message.SerializeToString()))  # type: ignore[attr-defined]
+    assert found is not None
     assert (found.key, found.undoes) == (key, undoes)
 
 
-def test_invalid_message_is_rejected() -> None:
-    with pytest.raises(InferError, match="not a valid message"):
-        broadcast(GrpcControlCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))
+def test_request_that_changes_nothing_has_no_order() -> None:
+    assert order_of_request("POST", "/v2/logging") is None
+    assert order_of_request("POST", "/v2/models/m/trace/setting") is None
+
+
+def test_every_command_has_an_order() -> None:
+    for operation in OPERATIONS:
+        if operation.kind == "command" and operation.call is not None:
+            assert operation.order is not None, operation.name
+            assert BY_NAME[operation.name] is operation

@@ -7,15 +7,21 @@ from typing import Any
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome, HttpControlCall
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome, OperationCall
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
+from naiad.operations.requests import CommandOrder
 
-OK = ControlOutcome(True, 200, b"ok")
-BAD = ControlOutcome(False, 400, b"bad")
+OK = ControlOutcome(True, "ok")
+BAD = ControlOutcome(False, text="bad")
 
 
-def call(path: str) -> HttpControlCall:
-    return HttpControlCall("POST", path, (), b"")
+def call(name: str) -> OperationCall:
+    return OperationCall(name, None)
+
+
+def name_of(call: ControlCall) -> str:
+    assert isinstance(call, OperationCall)
+    return call.operation
 
 
 class Member:
@@ -33,7 +39,7 @@ class Member:
         await asyncio.sleep(0)
         if self._hook is not None:
             self._hook()
-        self.done.append(query.path)
+        self.done.append(name_of(query))
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -44,7 +50,7 @@ def orders_of(members: list[Any]) -> ControlBroadcast:
 
 
 def model_order(path: str = "/load", name: str = "m") -> BroadcastRequest:
-    return BroadcastRequest(call(path), ("model", name))
+    return BroadcastRequest(call(path), CommandOrder(("model", name)))
 
 
 def test_every_member_carries_it_out() -> None:
@@ -75,10 +81,10 @@ def test_late_process_replays_successful_commands() -> None:
         orders = orders_of(members)
         await orders.broadcast(model_order("/load"))
         await orders.broadcast(model_order("/unload"))
-        await orders.broadcast(BroadcastRequest(call("/register"), ("region", "system", "x")))
-        await orders.broadcast(BroadcastRequest(call("/unregister"), ("region", "system"), undoes=True))
+        await orders.broadcast(BroadcastRequest(call("/register"), CommandOrder(("region", "system", "x"))))
+        await orders.broadcast(BroadcastRequest(call("/unregister"), CommandOrder(("region", "system"), undoes=True)))
         members[0] = Member("b", BAD)
-        await orders.broadcast(BroadcastRequest(call("/failed"), ("model", "n")))
+        await orders.broadcast(BroadcastRequest(call("/failed"), CommandOrder(("model", "n"))))
         late = Member("late")
         await orders.catch_up(late)  # type: ignore[arg-type]
         return late
@@ -114,12 +120,12 @@ def test_calls_with_same_key_keep_order() -> None:
 
     class Slow(Member):
         async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
-            running.add(query.path)
+            running.add(name_of(query))
             for _ in range(5):
                 await asyncio.sleep(0)
                 together.add(frozenset(running))
-            running.discard(query.path)
-            self.done.append(query.path)
+            running.discard(name_of(query))
+            self.done.append(name_of(query))
             return OK
 
     member = Slow("a")
@@ -168,15 +174,15 @@ def test_command_of_dying_process_is_kept() -> None:
 def test_undo_during_replay_reaches_process() -> None:
     async def run() -> Member:
         orders = orders_of([Member("a")])
-        await orders.broadcast(BroadcastRequest(call("/register"), ("region", "system", "x")))
+        await orders.broadcast(BroadcastRequest(call("/register"), CommandOrder(("region", "system", "x"))))
         await orders.broadcast(model_order("/load"))
         undone = asyncio.Event()
 
         class Late(Member):
             async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
-                if query.path == "/load":
+                if name_of(query) == "/load":
                     await orders.broadcast(
-                        BroadcastRequest(call("/unregister"), ("region", "system", "x"), undoes=True)
+                        BroadcastRequest(call("/unregister"), CommandOrder(("region", "system", "x"), undoes=True))
                     )
                     undone.set()
                 return await super().ask(query, timeout_s)

@@ -8,17 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.recorded_response import RecordedHttpContext
-from naiad.cluster.member.sharing import ClusterRoutes, broadcast, changes_by_path, query_of_path
+from naiad.cluster.member.sharing import ClusterOperations, order_of
 from naiad.cluster.messages import (
     AskRollouts,
     BroadcastRequest,
+    ControlCall,
     ControlOutcome,
-    GrpcControlCall,
-    HttpControlCall,
-    IsModelReady,
     ModelControl,
+    OperationCall,
     RolloutControl,
 )
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
@@ -27,13 +24,15 @@ from naiad.config.rollout.declaration import Guard, Rollout
 from naiad.config.rollout.guard import RolloutCounts, SideCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.frontend.rest.rollout import rollout_routes
+from naiad.frontend.control import ControlCalls
+from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
-from naiad.protocol import service_pb2 as pb
+from naiad.operations.repository import LOAD, UNLOAD
+from naiad.operations.requests import LoadRequest, UnloadRequest
 from naiad.repository.rollout_records import RolloutRecords
-from naiad.telemetry.metrics.metrics import Registry
 from support.engine_parts import Answers
-from support.rollout_parts import ScriptedVersion
+from support.http_context import response_of
+from support.rollout_parts import ScriptedVersion, member_engine
 
 STATE = RolloutState(Rollout(1, 2, weight=10.0, aliases={"old": 1}, guard=Guard(max_p99_ms=3.0)), "digest", 4)
 PATH = "/v2/models/m/rollout"
@@ -60,28 +59,8 @@ def test_counts_of_earlier_states_are_left_out() -> None:
     assert sum_rollouts([{"m": counts(5)}, {"m": counts(7, revision=1)}])["m"] == counts(7, revision=1)
 
 
-def test_queries_and_changes_by_path() -> None:
-    assert query_of_path(PATH, "model-repository") == AskRollouts()
-    assert not changes_by_path(PATH, "model-repository")
-    assert query_of_path("/v2/models/m/versions/stable/ready", "health") == IsModelReady("m", "stable")
-    assert query_of_path("/v2/models/m/versions/007/ready", "health") == IsModelReady("m", "7")
-
-
-_SERVICE = "/inference.GRPCInferenceService/"
-UNLOADS = [
-    HttpControlCall("POST", "/v2/repository/models/m/unload", (), b""),
-    GrpcControlCall(
-        _SERVICE + "RepositoryModelUnload", (), pb.RepositoryModelUnloadRequest(model_name="m").SerializeToString()
-    ),
-    ModelControl("m", is_load=False, parameters={}),
-]
-LOADS = [
-    HttpControlCall("POST", "/v2/repository/models/m/load", (), b""),
-    GrpcControlCall(
-        _SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
-    ),
-    ModelControl("m", is_load=True, parameters={}),
-]
+UNLOADS = [OperationCall(UNLOAD.name, UnloadRequest("m", {})), ModelControl("m", is_load=False, parameters={})]
+LOADS = [OperationCall(LOAD.name, LoadRequest("m", {})), ModelControl("m", is_load=True, parameters={})]
 
 
 class Member:
@@ -92,18 +71,17 @@ class Member:
     async def ask(self, query: object, timeout_s: float | None = None) -> ControlOutcome:
         await asyncio.sleep(0)
         self.done.append(query)
-        return ControlOutcome(True, 200)
+        return ControlOutcome(True)
 
 
 @pytest.mark.parametrize(("calls", "is_kept"), [(LOADS, True), (UNLOADS, False)])
-def test_unload_removes_rollout_from_the_log(
-    calls: list[HttpControlCall | GrpcControlCall | ModelControl], is_kept: bool
-) -> None:
-    async def run(call: HttpControlCall | GrpcControlCall | ModelControl) -> list[object]:
+def test_unload_removes_rollout_from_the_log(calls: list[OperationCall | ModelControl], is_kept: bool) -> None:
+    async def run(call: OperationCall | ModelControl) -> list[object]:
         serving = [Member()]
         orders = ControlBroadcast(lambda: serving)  # type: ignore[arg-type,return-value]  # the part that is used
-        for each in (RolloutControl("m", STATE), RolloutControl("other", STATE), call):
-            await orders.broadcast(broadcast(each))
+        calls: tuple[ControlCall, ...] = (RolloutControl("m", STATE), RolloutControl("other", STATE), call)
+        for each in calls:
+            await orders.broadcast(BroadcastRequest(each, order_of(each)))
         late = Member()
         await orders.catch_up(late)  # type: ignore[arg-type]  # the part that is used
         return late.done
@@ -115,7 +93,7 @@ def test_unload_removes_rollout_from_the_log(
 
 
 def test_change_does_not_wait_for_a_load() -> None:
-    keys = [broadcast(call).key[:2] for call in (RolloutControl("m", STATE), *LOADS)]
+    keys = [order_of(call).key[:2] for call in (RolloutControl("m", STATE), *LOADS)]
     assert keys[0] not in keys[1:]
 
 
@@ -126,13 +104,12 @@ class Processes:
         self.members = [self._member() for _ in range(2)]
         self.on_broadcast: Callable[[], object] = lambda: None
 
-    def _member(self) -> tuple[ClusterRoutes, Router]:
-        engine = MemberEngine(server_id="x", metrics=Registry())
+    def _member(self) -> tuple[ClusterOperations, Router]:
+        engine = member_engine()
         engine.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
-        routes = ClusterRoutes(engine, self.ask)
-        routers = [Router(rollout_routes(engine)) for _ in range(2)]
-        routes.share(*routers)
-        return routes, routers[0]
+        operations = ClusterOperations(engine, self.ask)
+        operations.control_calls = ControlCalls(engine, distribution=operations)
+        return operations, RestApi(engine, calls=operations.control_calls).router()
 
     async def ask(self, query: object) -> object:
         await asyncio.sleep(0)
@@ -140,17 +117,15 @@ class Processes:
             return sum_rollouts([routes.engine.answer(query) for routes, _ in self.members])  # type: ignore[misc]
         assert isinstance(query, BroadcastRequest)
         self.on_broadcast()
-        outcomes = [await routes.execute(query.call) for routes, _ in self.members]
+        outcomes = [await routes.execute_here(query.call) for routes, _ in self.members]
         return next((outcome for outcome in outcomes if not outcome.is_success), outcomes[0])
 
     async def send(self, method: str, body: object = None, member: int = 0) -> tuple[int, object]:
-        made = RecordedHttpContext(HttpControlCall(method, PATH, (), json.dumps(body).encode() if body else b""))
         routes, router = self.members[member]
         routes.connect()
         routes.engine.keep_rollouts(RolloutRecords(), asyncio.get_running_loop())
-        router.handle(made)
-        outcome = await made.outcome
-        return outcome.status, json.loads(outcome.body)
+        found = await response_of(router, method, PATH, json.dumps(body).encode() if body else b"")
+        return found.status, json.loads(found.body)
 
     def states(self) -> list[RolloutState | None]:
         return [routes.engine.rollouts.state("m") for routes, _ in self.members]

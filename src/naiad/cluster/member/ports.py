@@ -6,17 +6,10 @@ import ssl
 from collections.abc import Callable
 
 from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.sharing import ClusterRoutes
+from naiad.cluster.member.sharing import ClusterOperations
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.grpc.compression import GrpcCompression
-from naiad.frontend.grpc.control import RepositoryCalls
-from naiad.frontend.grpc.service import InferenceGrpcService
-from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.http1.endpoint import Handle
 from naiad.frontend.rest.metrics import metrics_route
-from naiad.frontend.rest.routes import RestApi
-from naiad.frontend.router import Router
-from naiad.frontend.slice_runner import SliceRunner
 from naiad.options.options import ServerOptions
 from naiad.server.ports.endpoint import Connections, Service, serve_accepted
 from naiad.server.ports.ports import Ports
@@ -34,32 +27,19 @@ class MemberPorts(Ports):
         engine: MemberEngine,
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
-        routes: ClusterRoutes,
+        operations: ClusterOperations,
         make_service: MakeService,
     ) -> None:
-        self._routes = routes
+        self._operations = operations
         self._make_passed = make_service
-        super().__init__(options, engine, loop, budget)
+        super().__init__(options, engine, loop, budget, operations)
+        operations.control_calls = self.control_calls
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
         return self._make_passed(flag, connections, tls)
 
-    def _make_router(self, api: RestApi) -> Router:
-        router = api.router()
-        self._routes.share(router, api.router())
-        return router
-
-    def _grpc_service(
-        self,
-        forwarding: HeaderForwarding | None,
-        compression: GrpcCompression | None,
-        repository: RepositoryCalls,
-        runner: SliceRunner,
-    ) -> InferenceGrpcService:
-        return self._routes.grpc_service(forwarding, compression, repository, runner)
-
     def _metrics_route(self) -> Handle:
-        return metrics_route(self._routes.answer_metrics, self._keys)
+        return metrics_route(self._operations.answer_metrics, self._keys)
 
 
 class PassedConnections:

@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import NoReturn
 
 from naiad.backend.cores import share_cores
-from naiad.cluster import messages
 from naiad.cluster.channel import ClusterChannel, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.ports import MemberPorts, PassedConnections
-from naiad.cluster.member.sharing import ClusterRoutes
+from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
     AskIndex,
     AskMetrics,
     AskRollouts,
     AskStatistics,
-    ControlCall,
     Failed,
     Finish,
     Listening,
+    ModelControl,
     ModelsLoaded,
+    OperationCall,
+    RolloutControl,
     StopBeingReady,
     Welcome,
 )
@@ -131,7 +132,7 @@ class Member(Server):
         self._welcome = welcome
         self._control = control
         self._channel = ClusterChannel(self)
-        self._routes = ClusterRoutes(self._engine, self._channel.ask)
+        self._operations = ClusterOperations(self._engine, self._channel.ask)
         self._ports = list(welcome.ports)
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(self._ports), self._adopt)
@@ -166,7 +167,7 @@ class Member(Server):
     # --- differences from a server of one process -------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        return MemberPorts(self._options, self._engine, loop, self._budget, self._routes, self._service)
+        return MemberPorts(self._options, self._engine, loop, self._budget, self._operations, self._service)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         loader = super()._make_loader(loop, store)
@@ -182,7 +183,7 @@ class Member(Server):
 
     def _serves(self, ports: Ports) -> None:
         logging.disable(logging.NOTSET)
-        self._routes.connect()
+        self._operations.connect()
         if self._welcome.is_successor:
             self._accept()
         self._channel.send(ModelsLoaded(self._engine.is_ready(), first_model(self._engine)))
@@ -193,7 +194,7 @@ class Member(Server):
             return []
 
         async def count() -> Mapping[str, RolloutCounts]:
-            return await self._routes.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
+            return await self._operations.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
 
         return self._start_keeping(count)
 
@@ -248,12 +249,8 @@ class Member(Server):
 
     async def on_query(self, query: object) -> object:
         """Answer for this process alone, or execute a control call."""
-        if isinstance(
-            query,
-            messages.HttpControlCall | messages.GrpcControlCall | messages.ModelControl | messages.RolloutControl,
-        ):
-            call: ControlCall = query
-            return await self._routes.execute(call)
+        if isinstance(query, OperationCall | ModelControl | RolloutControl):
+            return await self._operations.execute_here(query)
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
         if isinstance(query, (AskStatistics, AskMetrics)):

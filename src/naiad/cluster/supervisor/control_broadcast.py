@@ -3,7 +3,7 @@
 Theory of operation. A load, a registration or a change of settings that one process receives must take effect in all
 of them, in the same order, and also in processes that replace a dead one.
 
-- The process with the client sends a `BroadcastRequest` (the call and its key) to the supervisor, which runs it in
+- The process with the client sends a `BroadcastRequest` (the call and its order) to the supervisor, which runs it in
   a task of its own: the call completes even if that process dies.
 - A lock per subject (the first two parts of the key) orders calls about the same subject; other calls run at the same
   time. Under the lock every serving process executes the call. The loop repeats for processes that began to serve
@@ -25,8 +25,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, ControlOutcome
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome
 from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.operations.requests import OrderKey
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +41,9 @@ class ControlLog:
     def __init__(self, limit: int = _LOG_LIMIT) -> None:
         self._limit = limit
         self._number = 0
-        self._entries: dict[ControlKey, tuple[int, ControlCall]] = {}
+        self._entries: dict[OrderKey, tuple[int, ControlCall]] = {}
 
-    def add(self, key: ControlKey, entry: ControlCall) -> None:
+    def add(self, key: OrderKey, entry: ControlCall) -> None:
         """Record a call."""
         self._entries.pop(key, None)
         self._number += 1
@@ -52,7 +53,7 @@ class ControlLog:
             del self._entries[oldest]
             _log.warning("the control log is full; a process that starts later will lack %s", oldest)
 
-    def undo(self, key: ControlKey) -> None:
+    def undo(self, key: OrderKey) -> None:
         """Remove the calls with keys that begin with `key`: another call has undone them."""
         for undone in [known for known in self._entries if known[: len(key)] == key]:
             del self._entries[undone]
@@ -68,7 +69,7 @@ class ControlBroadcast:
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]]) -> None:
         self._serving = serving
         self._control_log = ControlLog()
-        self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
+        self._locks: dict[OrderKey, tuple[asyncio.Lock, int]] = {}
         """Each lock with the number of its holder and waiters."""
         self._catching_up_count = 0
         """Processes that replay the control log."""
@@ -86,7 +87,7 @@ class ControlBroadcast:
         return await asyncio.shield(task)
 
     async def _broadcast(self, request: BroadcastRequest) -> ControlOutcome:
-        async with self._locked(request.key[:2]):
+        async with self._locked(request.order.key[:2]):
             outcomes: dict[MemberProcess, ControlOutcome | None] = {}
             # A process that begins to serve meanwhile has not found this call in the control log.
             while late := [member for member in self._serving() if member not in outcomes]:
@@ -99,27 +100,28 @@ class ControlBroadcast:
             raise ClusterChannelError("no process could execute it")
         failures = [outcome for outcome in outcomes if not outcome.is_success]
         if failures and len(failures) < len(outcomes):
-            _log.error("%s failed in %d of %d processes", request.call.path, len(failures), len(outcomes))
+            _log.error("%s failed in %d of %d processes", request.call.description, len(failures), len(outcomes))
         if len(failures) < len(outcomes):
             self._remember(request)
         return failures[0] if failures else outcomes[0]
 
     def _remember(self, request: BroadcastRequest) -> None:
-        if request.outdates:
-            self._control_log.undo(request.outdates)
-        if request.undoes:
-            self._control_log.undo(request.key)
-        if not request.undoes or self._catching_up_count:
+        order = request.order
+        if order.outdates:
+            self._control_log.undo(order.outdates)
+        if order.undoes:
+            self._control_log.undo(order.key)
+        if not order.undoes or self._catching_up_count:
             # A process that catches up may have executed the removed calls; it does not serve yet, so only the
             # control log can undo them there.
-            self._control_log.add(request.key, request.call)
+            self._control_log.add(order.key, request.call)
 
     async def _execute(self, member: MemberProcess, call: ControlCall) -> ControlOutcome | None:
         try:
             # Loading a model may take any time.
             return await member.ask(call)  # type: ignore[return-value]  # the answer to it
         except ClusterChannelError as error:
-            _log.warning("%s did not execute %s: %s", member.name, call.path, error)
+            _log.warning("%s did not execute %s: %s", member.name, call.description, error)
             return None
 
     async def catch_up(self, member: MemberProcess) -> None:
@@ -131,14 +133,12 @@ class ControlBroadcast:
                 for number, call in entries:  # noqa: B007 - the last number is where the next round begins
                     outcome = await self._execute(member, call)
                     if outcome is not None and not outcome.is_success:
-                        _log.error(
-                            "%s could not catch up with %s: %r", member.name, call.path, outcome.text or outcome.body
-                        )
+                        _log.error("%s could not catch up with %s: %s", member.name, call.description, outcome.text)
         finally:
             self._catching_up_count -= 1
 
     @contextlib.asynccontextmanager
-    async def _locked(self, key: ControlKey) -> AsyncIterator[None]:
+    async def _locked(self, key: OrderKey) -> AsyncIterator[None]:
         lock, count = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, count + 1)
         try:

@@ -10,6 +10,8 @@ from naiad.frontend.accounting.key_usage import Exceeded
 from naiad.frontend.context import CancelReason, GrpcCall, GrpcService
 from naiad.frontend.http2.call import CallOwner, CallPlan, Http2Call
 from naiad.frontend.refusal import note_refused_call
+from naiad.operations.inference import INFER
+from naiad.operations.operation import grpc_path
 from naiad.protocol.grpc.infer import read_beginning
 from naiad.telemetry.logs.access import AccessEntry, AccessLog
 from naiad.telemetry.metrics.responses import rejections
@@ -17,7 +19,7 @@ from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 from naiad.wire.http2.headers import RequestHead
 
-_INFER = "/inference.GRPCInferenceService/ModelInfer"
+_INFER = grpc_path(INFER)
 _LOOKED_AT_BYTES = 1024
 _REQUEST_ID = b"triton-request-id"
 

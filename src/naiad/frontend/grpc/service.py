@@ -8,30 +8,28 @@ from functools import partial
 from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
-from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
-from naiad.frontend.control_audit import audited_call
+from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
-from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
+from naiad.frontend.grpc.control import control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
-from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.frontend.slice_runner import SliceJob
+from naiad.operations.inference import INFER, STREAM_INFER
+from naiad.operations.operation import AnyOperation, MayBringFiles, grpc_path
+from naiad.operations.table import OPERATIONS
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
 from naiad.protocol.grpc.walk import SHORT_BYTES
-from naiad.telemetry.statistics.version import VersionStatistics
 
 _log = logging.getLogger(__name__)
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
-_SERVICE = "/inference.GRPCInferenceService/"
-_MODEL_INFER = _SERVICE + "ModelInfer"
-_MODEL_STATISTICS = _SERVICE + "ModelStatistics"
-_MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
+_MODEL_INFER = grpc_path(INFER)
+_MODEL_STREAM_INFER = grpc_path(STREAM_INFER)
 
 
 class InferenceGrpcService:
@@ -45,24 +43,22 @@ class InferenceGrpcService:
         engine: Engine,
         forwarding: HeaderForwarding | None = None,
         compression: GrpcCompression | None = None,
-        repository: RepositoryCalls | None = None,
-        runner: SliceRunner | None = None,
+        calls: ControlCalls | None = None,
+        may_bring_files: MayBringFiles = lambda: False,
+        operations: Sequence[AnyOperation] = OPERATIONS,
     ) -> None:
-        """`runner` decodes large messages."""
+        """`calls` carries out control operations, and its runner decodes large messages."""
         self._engine = engine
-        self._runner = runner or SliceRunner()
-        self._repository = repository or RepositoryCalls(engine)
+        calls = calls or ControlCalls(engine)
+        self._runner = calls.runner
         self._compression = compression
         self._forwarding = forwarding
         self._decoder = InferRequestDecoder(engine.request_limits)
         self._decode = self._decoder.decode
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
-        self._handlers = control_handlers(engine)
-        self._methods = frozenset((_MODEL_INFER, _MODEL_STREAM_INFER, *self._handlers, *self._repository.paths))
-        undeclared = self._methods - METHODS.keys()
-        # A method without a category would be open on a restricted server.
-        assert not undeclared, f"frontend/access.py has no category of {sorted(undeclared)}"
+        self._controls = control_handlers(operations, calls, may_bring_files)
+        self._methods = frozenset((_MODEL_INFER, _MODEL_STREAM_INFER, *self._controls))
 
     # --- called by the transport -----------------------------------------------------------------------------
 
@@ -75,7 +71,7 @@ class InferenceGrpcService:
             elif self.control_delay_s:
                 self._control_later(call, bytes(message))
             else:
-                self._control(audited_call(call, message), message)
+                self._control(call, message)
         except Exception:
             self._fail(call)
 
@@ -255,45 +251,17 @@ class InferenceGrpcService:
     # --- control ---------------------------------------------------------------------------------------------
 
     def _control(self, call: GrpcCall, message: Buffer) -> None:
-        if call.path == _MODEL_STATISTICS:
-            self._statistics(call, message)
-            return
-        handler = self._handlers.get(call.path)
-        try:
-            if handler is None:
-                if self._repository.handle(call, message):
-                    return
-                raise control_grpc.refusal(call.path)
-            response = handler(message)
-        except InferError as error:
-            failure.finish(call, error)
+        handle = self._controls.get(call.path)
+        if handle is None:
+            failure.finish(call, control_grpc.refusal(call.path))
         else:
-            call.respond([response or control_grpc.EMPTY_RESPONSE])
-
-    def _statistics(self, call: GrpcCall, message: Buffer) -> None:
-        """Respond with statistics, of up to thousands of models."""
-        try:
-            found = self._engine.statistics_in_slices(*control_grpc.decode_model_reference(message))
-        except InferError as error:
-            failure.finish(call, error)
-            return
-        self._runner.run(
-            call.client,
-            _encoded(found),
-            0,
-            lambda response: call.respond([response or control_grpc.EMPTY_RESPONSE]),
-            partial(failure.finish, call),
-        )
+            handle(call, message)
 
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:
             try:
-                self._control(audited_call(call, message), message)
+                self._control(call, message)
             except Exception:
                 self._fail(call)
 
         asyncio.get_running_loop().call_later(self.control_delay_s, handle)
-
-
-def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
-    return (yield from control_grpc.statistics_in_slices((yield from statistics)))

@@ -1,4 +1,4 @@
-"""The list of models, the OpenAPI document, and the page for browsers that shows it.
+"""The OpenAPI document, and the page for browsers that shows it.
 
 The documents are made on a thread when they are requested, and the document of all models has at most `MAX_MODELS`.
 """
@@ -16,9 +16,10 @@ from naiad.core.model import name_of
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.rest.control import respond_failure
-from naiad.frontend.router import JSON_HEADERS, Route, Router
+from naiad.frontend.router import JSON_HEADERS, Action, Router
 from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.protocol.json.control import encode_models
+from naiad.operations.models import API_PAGE, MODEL_OPENAPI, OPENAPI
+from naiad.operations.operation import AnyOperation
 from naiad.wire.header_fields import Headers
 
 MAX_MODELS = 200
@@ -28,28 +29,25 @@ _log = logging.getLogger(__name__)
 
 
 class ApiPageRoutes:
-    """The actions of `/v2/models`, `/docs` and `/openapi.json`."""
+    """The actions of `/docs` and `/openapi.json`."""
 
-    def __init__(self, engine: Engine, run_in_thread: RunInThread = run_at_once) -> None:
+    def __init__(
+        self, engine: Engine, operations: Sequence[AnyOperation], run_in_thread: RunInThread = run_at_once
+    ) -> None:
+        """`operations` are documented."""
         self._engine = engine
+        self._operations = operations
         self._run_in_thread = run_in_thread
         self.router: Router | None = None
-        """The router whose routes are documented; set once it exists."""
+        """The router, for its access rule; set once it exists."""
 
-    def routes(self, *, with_page: bool) -> list[Route]:
-        """Return the routes."""
-        listing = [Route(r"/v2/models", "model-repository", {"GET": self._models})]
-        if not with_page:
-            return listing
-        return [
-            *listing,
-            Route(r"/docs", "metadata", {"GET": self._page}),
-            Route(r"/openapi\.json", "metadata", {"GET": self._document}),
-            Route(r"/v2/models/(?P<model>[^/]++)/openapi\.json", "metadata", {"GET": self._model_document}),
-        ]
-
-    def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        self._respond(context, lambda: encode_models(self._engine.survey_repository()))
+    def actions(self) -> Mapping[AnyOperation, Action]:
+        """Return the actions of operations."""
+        return {
+            API_PAGE: self._page,
+            OPENAPI: self._document,
+            MODEL_OPENAPI: self._model_document,
+        }
 
     def _page(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         headers, page = _read_page()
@@ -78,7 +76,7 @@ class ApiPageRoutes:
 
     def _encode(self, models: Callable[[], Sequence[str]]) -> bytes:
         # Imported here: most servers never need it.
-        from naiad.protocol.json.openapi import DocumentedModel, encode_openapi
+        from naiad.protocol.json.openapi import DocumentedEndpoint, DocumentedModel, encode_openapi
 
         documented = []
         for name in models():
@@ -87,7 +85,13 @@ class ApiPageRoutes:
                 documented.append(DocumentedModel(metadata, self._engine.is_decoupled(name)))
             except InferError as error:
                 _log.debug("the API page has no '%s': %s", excerpt(name), error.message)  # unloaded meanwhile
-        endpoints = [] if self.router is None else self.router.endpoints()
+        endpoints = [
+            DocumentedEndpoint(
+                form.method, form.path.variants, form.group or operation.group, form.summary or operation.summary
+            )
+            for operation in self._operations
+            for form in operation.rest
+        ]
         return encode_openapi(self._engine.server_metadata(), endpoints, documented)
 
 

@@ -1,4 +1,4 @@
-"""The routes of `/v2/models/{model}/rollout`: GET shows the rollout of a model, POST changes it, DELETE ends it."""
+"""The actions that change rollouts over REST. They respond when all processes have applied the change."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,18 +6,14 @@ from naiad.config.rollout.status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control_audit import audited
-from naiad.frontend.router import JSON_HEADERS, Route, respond_infer_error
+from naiad.frontend.router import JSON_HEADERS, Action, respond_infer_error
+from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT
+from naiad.operations.operation import AnyOperation
 from naiad.protocol.json.rollout import decode_change, encode_status
 
-PATH = r"/v2/models/(?P<model>[^/]++)/rollout"
 
-
-def rollout_routes(engine: Engine) -> list[Route]:
-    """Return the routes of rollouts."""
-
-    def show(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        _respond(engine, context, arguments["model"])
+def rollout_actions(engine: Engine) -> Mapping[AnyOperation, Action]:
+    """Return the actions of the commands about rollouts."""
 
     def change(context: HttpContext, arguments: Mapping[str, str]) -> None:
         fields = decode_change(context.body)
@@ -26,8 +22,7 @@ def rollout_routes(engine: Engine) -> list[Route]:
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _change(engine, context, arguments["model"], None)
 
-    # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
-    return [Route(PATH, "model-repository", {"GET": show, "POST": audited(change), "DELETE": audited(end)})]
+    return {CHANGE_ROLLOUT: change, END_ROLLOUT: end}
 
 
 def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None) -> None:

@@ -1,39 +1,30 @@
-"""The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
+"""The REST side of KServe v2: routes for all operations that have a REST form."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from naiad.core.errors import unavailable
-from naiad.core.slices import Slices
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
+from naiad.frontend.control import ControlCalls
 from naiad.frontend.control_audit import audited
 from naiad.frontend.default_model import default_model
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
-from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, shared_memory_routes
+from naiad.frontend.rest.control import control_action
 from naiad.frontend.rest.generate import GenerateRoutes
-from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute, cancel_job
-from naiad.frontend.rest.rollout import rollout_routes
-from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, json_action, respond_error, respond_infer_error
-from naiad.frontend.slice_runner import SliceRunner
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
+from naiad.frontend.rest.rollout import rollout_actions
+from naiad.frontend.router import Action, Route, Router
 from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.protocol.json.control import (
-    encode_explanation,
-    encode_model_config,
-    encode_model_metadata,
-    encode_server_metadata,
-    statistics_in_slices,
-)
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.operations.inference import GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY, INFER, INVOCATIONS
+from naiad.operations.operation import AnyOperation, MayBringFiles, RestForm
+from naiad.operations.table import OPERATIONS
 
-_NO_BODY: tuple[bytes, ...] = ()
-_TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
-
-_MODEL = r"/v2/models/(?P<model>[^/]++)(?:/versions/0*(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
-# Triton: a version is a number, so 01 is 1. naiad: or a name, such as "stable".
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]++))?"
+MakeAction = Callable[[AnyOperation, RestForm[Any, Any]], Action]
+"""Makes the action of an operation's form."""
 
 
 class RestApi:
@@ -46,140 +37,78 @@ class RestApi:
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
         codings: ContentCodings | None = None,
-        repository: RepositoryRoutes | None = None,
-        runner: SliceRunner | None = None,
+        calls: ControlCalls | None = None,
+        may_bring_files: MayBringFiles = lambda: False,
         run_in_thread: RunInThread = run_at_once,
-        with_page: bool = True,
+        operations: Sequence[AnyOperation] = OPERATIONS,
     ) -> None:
-        """`runner` decodes and encodes large bodies, `with_page` serves the API page."""
+        """`calls` carries out control operations, and its runner decodes and encodes large bodies."""
         self._engine = engine
         self._codings = codings
         self._run_in_thread = run_in_thread
-        self._with_page = with_page
-        self._repository = repository or RepositoryRoutes(engine)
+        self._operations = operations
+        self._calls = calls or ControlCalls(engine)
+        self._may_bring_files = may_bring_files
         self._router: Router | None = None
-        self._runner = runner or SliceRunner()
-        self._infer = InferRoute(engine, max_input_bytes, forwarding, self._runner)
-        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._runner, run_in_thread)
+        self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
-        get, post, engine = _get, _post, self._engine
-        api_page = ApiPageRoutes(self._engine, self._run_in_thread)
-        infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
-        load, unload = audited(self._repository.load), audited(self._repository.unload)
-        router = Router(
-            [
-                Route(_MODEL + "/infer", "inference", post(infer), self._infer.check),
-                Route(_MODEL + "/generate", "inference", post(self._generate.generate), self._generate.check),
-                Route(
-                    _MODEL + "/generate_stream",
-                    "inference",
-                    {**post(self._generate.generate_stream), **get(self._generate.stream_of_query)},
-                    self._generate.check,
-                ),
-                Route(r"/invocations", "inference", post(self._invoke)),
-                Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.server_metadata()))),
-                Route(r"/v2/health/live", "health", get(self._live)),
-                Route(r"/v2/health/ready", "health", get(self._ready)),
-                # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", "statistics", self._statistics()),
-                Route(
-                    _MODEL,
-                    "metadata",
-                    _document(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
-                ),
-                Route(_MODEL + "/ready", "health", get(self._model_ready)),
-                Route(
-                    _MODEL + "/config",
-                    "model-config",
-                    _document(lambda *version: encode_model_config(engine.model_config(*version))),
-                ),
-                Route(
-                    _MODEL + "/stats",
-                    "statistics",
-                    self._statistics(),
-                ),
-                Route(
-                    _MODEL + "/explain",
-                    "statistics",
-                    _document(lambda *version: encode_explanation(engine.explanation(*version))),
-                ),
-                *rollout_routes(engine),
-                *api_page.routes(with_page=self._with_page),
-                *settings_routes(engine),
-                *shared_memory_routes(engine.shared_memory),
-                Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
-                Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]++)/load",
-                    "model-repository",
-                    post(load),
-                ),
-                Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]++)/unload",
-                    "model-repository",
-                    post(unload),
-                ),
-            ]
+        page = ApiPageRoutes(self._engine, self._operations, self._run_in_thread)
+        routes = rest_routes(
+            self._operations,
+            {**self._inference(), **rollout_actions(self._engine), **page.actions()},
+            {
+                INFER: self._infer.check,
+                GENERATE: self._generate.check,
+                GENERATE_STREAM: self._generate.check,
+            },
+            partial(control_action, self._calls, may_bring_files=self._may_bring_files),
         )
-        api_page.router = self._router = router
-        return router
+        page.router = self._router = Router(routes)
+        return self._router
 
-    def _statistics(self) -> Mapping[str, Action]:
-        """Return the action of statistics, of up to thousands of models."""
-        engine, runner = self._engine, self._runner
-
-        def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
-            job = runner.run(
-                context.client,
-                _encoded(engine.statistics_in_slices(*arguments.values())),
-                0,
-                lambda body: context.respond(200, JSON_HEADERS, (body,)),
-                lambda error: respond_infer_error(context, error),
-            )
-            if not job.is_over:
-                context.on_disconnect = partial(cancel_job, runner, job)
-
-        return _get(act)
+    def _inference(self) -> Mapping[AnyOperation, Action]:
+        return {
+            INFER: self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle),
+            GENERATE: self._generate.generate,
+            GENERATE_STREAM: self._generate.generate_stream,
+            GENERATE_STREAM_OF_QUERY: self._generate.stream_of_query,
+            INVOCATIONS: self._invoke,
+        }
 
     def _invoke(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Forward a request of MLflow's form to the only model; the route of the model checks access again."""
         model = default_model(self._engine, "", "send the request to /v2/models/NAME/generate")
-        context.path = f"/v2/models/{model}/generate"
+        context.path = GENERATE.path(model=model)
         if self._router is not None:
             self._router.handle(context)
 
-    # --- health ---------------------------------------------------------------------------------------------------
 
-    def _live(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        # A draining server is alive: after a failed liveness probe an orchestrator would kill it before it has
-        # finished.
-        context.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
+def rest_routes(
+    operations: Sequence[AnyOperation],
+    actions: Mapping[AnyOperation, Action],
+    checks: Mapping[AnyOperation, Action],
+    make_action: MakeAction,
+) -> list[Route]:
+    """Return the routes of the REST forms of operations: one for each path, with an action for each method.
 
-    def _ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        if self._engine.is_draining:
-            raise unavailable("Server exiting")
-        context.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
-
-    def _model_ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        if self._engine.is_model_ready(arguments["model"], arguments["version"]):
-            context.respond(200, _TEXT_HEADERS, _NO_BODY)
-        else:
-            respond_error(context, 400, "Model version not ready")
-
-
-def _document(encode: Callable[..., bytes]) -> Mapping[str, Action]:
-    """Return the action of a document; `encode` takes the model and version if the path has them."""
-    return {"GET": json_action(lambda arguments, _: encode(*arguments.values()))}
-
-
-def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
-    return (yield from statistics_in_slices((yield from statistics)))
-
-
-def _get(action: Action) -> Mapping[str, Action]:
-    return {"GET": action}
-
-
-def _post(action: Action) -> Mapping[str, Action]:
-    return {"POST": action}
+    `make_action` makes the actions of operations that are not in `actions`. Raises ValueError if the operations of a
+    path have different categories: rules decide before the method is known.
+    """
+    routes: dict[str, Route] = {}
+    for operation in operations:
+        for form in operation.rest:
+            action = actions.get(operation) or make_action(operation, form)
+            if operation.kind == "command":
+                action = audited(action)
+            made = Route(form.path.pattern, operation.category, {form.method: action}, checks.get(operation))
+            known = routes.setdefault(made.pattern, made)
+            if known is not made:
+                if known.category != made.category:
+                    raise ValueError(f"{form.path.text} has the categories {known.category} and {made.category}")
+                routes[made.pattern] = replace(
+                    known, actions={**known.actions, **made.actions}, check=known.check or made.check
+                )
+    return list(routes.values())

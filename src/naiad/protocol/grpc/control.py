@@ -4,9 +4,7 @@ The requests about one model (`ModelReady`, `ModelMetadata`, `ModelConfig`, `Mod
 version in fields 1 and 2, so one message type parses them all.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -242,8 +240,8 @@ _LOG_SETTINGS = {
 }
 
 
-def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
-    """Return the log settings after a request, given the current ones. Raises InferError."""
+def decode_log_changes(message: Buffer) -> dict[str, Any]:
+    """Return the fields of `LogOptions` that a request changes. Raises InferError."""
     request = _parse(pb.LogSettingsRequest, message)
     changes: dict[str, Any] = {}
     for name, value in request.settings.items():
@@ -256,11 +254,10 @@ def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
         if given != kind:
             raise invalid_argument(f"invalid value type for '{excerpt(name)}' setting, expected {kind}.")
         changes[field] = getattr(value, kind)
-    name = changes.get("format", options.format)
-    if name not in LOG_FORMATS:
+    if "format" in changes and changes["format"] not in LOG_FORMATS:
         # Triton: UNAVAILABLE over HTTP, with the name of the flag.
-        raise invalid_argument(f"invalid argument for log_format, got: {excerpt(name)}")
-    return replace(options, **changes)
+        raise invalid_argument(f"invalid argument for log_format, got: {excerpt(changes['format'])}")
+    return changes
 
 
 def encode_log_settings(options: LogOptions) -> bytes:
@@ -339,26 +336,32 @@ def encode_cuda_status(regions: Sequence[CudaRegionStatus]) -> bytes:
     return response.SerializeToString()
 
 
-_LOADED_MODEL = pb.RepositoryModelLoadRequest.DESCRIPTOR.fields_by_name["model_name"].number
-_REPOSITORY_CALL = re.compile(r"/inference\.GRPCInferenceService/RepositoryModel(?:Load|Unload)")
-_REGION_CALL = re.compile(r"/inference\.GRPCInferenceService/(?:System|Cuda)SharedMemory(?:Register|Unregister)")
-_SETTING_REQUESTS: Mapping[str, Any] = {
-    "/inference.GRPCInferenceService/LogSettings": pb.LogSettingsRequest,
-    "/inference.GRPCInferenceService/TraceSetting": pb.TraceSettingRequest,
-}
+# --- what a command changes, for the audit --------------------------------------------------------------------------
 
 
-def control_target(path: str, message: Buffer) -> str | None:
-    """Return the model or region that a call changes, empty if it has no name; None for a call that only reads."""
+def model_of_command(message: Buffer) -> str:
+    """Return the model of a load or unload; empty if the message does not begin with it."""
+    return leading_text(message, pb.RepositoryModelLoadRequest.MODEL_NAME_FIELD_NUMBER)  # files may follow
+
+
+def region_of_command(message: Buffer) -> str:
+    """Return the region of a registration or of its end."""
+    return leading_text(message, 1)
+
+
+def subject_of_log_settings(message: Buffer) -> str | None:
+    """Return the name of what a request changes, which has none; None for a request that changes nothing."""
+    return _subject(pb.LogSettingsRequest, message)
+
+
+def subject_of_trace_settings(message: Buffer) -> str | None:
+    """Return the model of a request, empty for the server; None for a request that changes nothing."""
+    return _subject(pb.TraceSettingRequest, message)
+
+
+def _subject(kind: Any, message: Buffer) -> str | None:
     try:
-        if _REPOSITORY_CALL.fullmatch(path):
-            return leading_text(message, _LOADED_MODEL)  # the files of a load may follow
-        if _REGION_CALL.fullmatch(path):
-            return leading_text(message, 1)
-        kind = _SETTING_REQUESTS.get(path)
-        if kind is None:
-            return None
-        request: Any = kind.FromString(bytes(message))
-        return getattr(request, "model_name", "") if request.settings else None
+        request = kind.FromString(bytes(message))
     except DecodeError:
-        return ""  # the call will say why it is not valid
+        return ""
+    return getattr(request, "model_name", "") if request.settings else None

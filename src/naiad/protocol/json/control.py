@@ -3,7 +3,6 @@
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -386,8 +385,8 @@ def escaped(file: str) -> str:
     return file.encode(errors="backslashreplace").decode()
 
 
-def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
-    """Return the log settings after a request, given the current ones. Raises InferError."""
+def decode_log_changes(body: Buffer) -> dict[str, Any]:
+    """Return the fields of `LogOptions` that a request changes. Raises InferError."""
     tree = _tree(body)
     if "log_file" in tree:
         raise log_file_is_fixed()
@@ -402,7 +401,7 @@ def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
         changes["verbose"] = level
     if "log_format" in tree:
         changes["format"] = _checked_log_format(as_string("log_format", tree["log_format"]))
-    return replace(options, **changes)
+    return changes
 
 
 def log_file_is_fixed() -> InferError:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -15,46 +15,6 @@ from naiad.core.tensor import TensorSpec
 
 MAX_EXAMPLE_ELEMENTS = 256
 """Limit of the elements of an input in an example; the example of a larger one has no data."""
-
-_SUMMARIES: Mapping[str, tuple[str, str]] = {
-    "GET /v2": ("Server", "Name, version and extensions of the server"),
-    "GET /v2/health/live": ("Server", "200 if the process responds"),
-    "GET /v2/health/ready": ("Server", "200 if the server is ready"),
-    "GET /v2/logging": ("Server", "Log settings"),
-    "POST /v2/logging": ("Server", "Change the log settings"),
-    "GET /v2/trace/setting": ("Server", "Trace settings of the server"),
-    "POST /v2/trace/setting": ("Server", "Change the trace settings of the server"),
-    "GET /docs": ("Server", "This API as a page"),
-    "GET /openapi.json": ("Server", "This API as an OpenAPI document"),
-    "GET /v2/models": ("Models", "All models, versions and states"),
-    "GET /v2/models/stats": ("Models", "Counts and durations of all models"),
-    "GET /v2/models/{model}": ("Models", "Inputs, outputs and versions of a model"),
-    "GET /v2/models/{model}/ready": ("Models", "200 if the model can execute requests"),
-    "GET /v2/models/{model}/config": ("Models", "The complete configuration of a model"),
-    "GET /v2/models/{model}/stats": ("Models", "Counts and durations of a model"),
-    "GET /v2/models/{model}/explain": ("Models", "How requests of a model are scheduled"),
-    "GET /v2/models/{model}/rollout": ("Models", "How requests are split between versions of a model"),
-    "POST /v2/models/{model}/rollout": ("Models", "Change how requests are split, promote or roll back"),
-    "DELETE /v2/models/{model}/rollout": ("Models", "End the rollout of a model"),
-    "GET /v2/models/{model}/openapi.json": ("Models", "This API with the paths of one model"),
-    "GET /v2/models/{model}/trace/setting": ("Models", "Trace settings of a model"),
-    "POST /v2/models/{model}/trace/setting": ("Models", "Change the trace settings of a model"),
-    "POST /v2/models/{model}/infer": ("Inference", "Inference with tensors"),
-    "POST /v2/models/{model}/generate": ("Inference", "Inference with flat JSON"),
-    "POST /v2/models/{model}/generate_stream": ("Inference", "Inference with flat JSON, one event per response"),
-    "POST /invocations": ("Inference", "Inference with rows, as MLflow and Amazon SageMaker send them"),
-    "GET /v2/models/{model}/generate_stream": ("Inference", "The same by the query of the URL, for EventSource"),
-    "POST /v2/repository/index": ("Repository", "All models, versions and states"),
-    "POST /v2/repository/models/{model}/load": ("Repository", "Load or reload a model"),
-    "POST /v2/repository/models/{model}/unload": ("Repository", "Unload a model"),
-    "GET /v2/systemsharedmemory/status": ("Shared memory", "Registered system regions"),
-    "POST /v2/systemsharedmemory/register": ("Shared memory", "Register a system region"),
-    "POST /v2/systemsharedmemory/unregister": ("Shared memory", "Unregister system regions"),
-    "GET /v2/cudasharedmemory/status": ("Shared memory", "Registered CUDA regions"),
-    "POST /v2/cudasharedmemory/register": ("Shared memory", "Register a CUDA region"),
-    "POST /v2/cudasharedmemory/unregister": ("Shared memory", "Unregister CUDA regions"),
-}
-"""Tag and summary of each endpoint, without the optional parts of its path."""
 
 _JSON_TYPES = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
 _WITHOUT_JSON = (DataType.FP16, DataType.BF16)
@@ -71,16 +31,25 @@ class DocumentedModel:
     is_decoupled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentedEndpoint:
+    """A method of a path, which may have an optional part."""
+
+    method: str
+    paths: Sequence[str]
+    """The path without its optional part, and with it; parameters are in braces."""
+    group: str
+    summary: str
+
+
 def encode_openapi(
-    server: ServerMetadata, endpoints: Iterable[tuple[str, str]], models: Iterable[DocumentedModel]
+    server: ServerMetadata, endpoints: Iterable[DocumentedEndpoint], models: Iterable[DocumentedModel]
 ) -> bytes:
-    """Return the document for `(route pattern, method)` pairs and models."""
+    """Return the document for endpoints and models."""
     paths: dict[str, Json] = {}
-    for pattern, method in endpoints:
-        short, *longer = _templates(pattern)
-        tag, summary = _SUMMARIES.get(f"{method} {short}", ("Other", short))
-        for path in (short, *longer):
-            paths.setdefault(path, {})[method.lower()] = _operation(path, method, tag, summary)
+    for endpoint in endpoints:
+        for path in endpoint.paths:
+            paths.setdefault(path, {})[endpoint.method.lower()] = _operation(path, endpoint)
     for model in models:
         paths.update(_model_paths(model))
     document = {
@@ -102,21 +71,14 @@ def _title(server_name: str) -> str:
     return "naiad" if server_name == "triton" else server_name
 
 
-def _templates(pattern: str) -> list[str]:
-    """Return the path of a route without its optional part, and with it if there is one."""
-    path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern).replace(r"\.", ".")
-    optional = re.compile(r"\(\?:([^()]*)\)\?")
-    return list(dict.fromkeys([optional.sub("", path), optional.sub(r"\1", path)]))
-
-
-def _operation(path: str, method: str, tag: str, summary: str) -> Json:
-    operation: Json = {"tags": [tag], "summary": summary}
+def _operation(path: str, endpoint: DocumentedEndpoint) -> Json:
+    operation: Json = {"tags": [endpoint.group], "summary": endpoint.summary}
     names = re.findall(r"{(\w+)}", path)
     if names:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
-    if method == "POST":
+    if endpoint.method == "POST":
         schema = _reference("InferRequest") if path.endswith("/infer") else {"type": "object"}
         content: Json = {"application/json": {"schema": schema}}
         if path.endswith("/infer"):

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
-from naiad.frontend import access as client_files
-from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
+from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, Restrictions
 from naiad.frontend.accounting.exchange import Accounting
 from naiad.frontend.accounting.grpc import AccountedService, call_type_of
 from naiad.frontend.accounting.http import HttpAccounting
 from naiad.frontend.connections.endpoint import AddressLimit
 from naiad.frontend.context import RejectEarly
+from naiad.frontend.control import ControlCalls, Distribution
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
-from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1.connection import Http1Server
@@ -27,7 +26,6 @@ from naiad.frontend.http2.connection import Http2Server
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
-from naiad.frontend.rest.control import RepositoryRoutes
 from naiad.frontend.rest.cors import Cors
 from naiad.frontend.rest.metrics import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
@@ -35,6 +33,9 @@ from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import ThreadPool
 from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
+from naiad.operations.operation import MayBringFiles
+from naiad.operations.repository import LOAD
+from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
 from naiad.options.network.access import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
@@ -64,7 +65,7 @@ _ALPN = ("h2", "http/1.1")
 class Ports:
     """Opens the ports from the options; each is bound, none listens yet. Raises InferError.
 
-    One of several server processes overrides the methods that make services and routes.
+    One of several server processes overrides the methods that open ports.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Ports:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
+        distribution: Distribution | None = None,
     ) -> None:
+        """`distribution` lets the other processes of the server take part in operations."""
         self._budget = budget
         most = options.max_connections_per_address
         self._connections_of_addresses = AddressLimit(most) if most else None
@@ -98,7 +101,7 @@ class Ports:
             options.http.max_decompressed_bytes or options.http.max_input_bytes,
             options.http.max_decompression_ratio,
         )
-        self._runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
+        self.control_calls = self._make_control_calls(distribution)
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
@@ -174,58 +177,40 @@ class Ports:
 
     # --- handlers -------------------------------------------------------------------------------------------------
 
+    def _make_control_calls(self, distribution: Distribution | None) -> ControlCalls:
+        loop = self._loop
+        runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
+        return ControlCalls(self._engine, self._index_threads.run, self._control_threads.run, runner, distribution)
+
     def _make_service(self) -> InferenceGrpcService:
         options = self._options.grpc
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
         level = LEVELS.get(options.compression_level)
         compression = None if level is None else GrpcCompression(level, self._side_threads.run)
-        repository = RepositoryCalls(
-            self._engine,
-            self._index_threads.run,
-            self._control_threads.run,
-            self._may_bring_files(self._options.access.grpc_restricted),
-        )
-        return self._grpc_service(forwarding, compression, repository, self._runner)
-
-    def _grpc_service(
-        self,
-        forwarding: HeaderForwarding | None,
-        compression: GrpcCompression | None,
-        repository: RepositoryCalls,
-        runner: SliceRunner,
-    ) -> InferenceGrpcService:
-        return InferenceGrpcService(self._engine, forwarding, compression, repository, runner)
+        may_bring_files = self._may_bring_files(self._options.access.grpc_restricted)
+        return InferenceGrpcService(self._engine, forwarding, compression, self.control_calls, may_bring_files)
 
     def _make_front(self) -> Router | Cors:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        repository = RepositoryRoutes(
-            self._engine,
-            self._index_threads.run,
-            self._control_threads.run,
-            self._may_bring_files(access.http_restricted),
-        )
         api = RestApi(
             self._engine,
             max_input_bytes=options.max_input_bytes,
             forwarding=forwarding,
             codings=self._codings,
-            repository=repository,
-            runner=self._runner,
+            calls=self.control_calls,
+            may_bring_files=self._may_bring_files(access.http_restricted),
             run_in_thread=self._index_threads.run,
-            with_page=options.docs,
+            operations=OPERATIONS if options.docs else WITHOUT_PAGES,
         )
-        router = self._router = self._make_router(api)
+        router = self._router = api.router()
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
         origins = access.http_cors_origins
         return Cors(origins, router.handle, router.reject) if origins else router
-
-    def _make_router(self, api: RestApi) -> Router:
-        return api.router()
 
     # --- access ---------------------------------------------------------------------------------------------------
 
@@ -268,9 +253,9 @@ class Ports:
 
     def _may_bring_files(self, restricted: Mapping[str, RequiredHeader]) -> MayBringFiles:
         """Return the rule for `file:` parameters of loads over a protocol with these restrictions."""
-        is_allowed = self._options.access.allow_client_model_files or client_files.CATEGORY in restricted
+        is_allowed = self._options.access.allow_client_model_files or LOAD.category in restricted
         keys = self._keys
-        return lambda: is_allowed or (keys is not None and not keys.is_open(client_files.CATEGORY))
+        return lambda: is_allowed or (keys is not None and not keys.is_open(LOAD.category))
 
     def _tls(self, options: TlsOptions, protocol: str, *alpn: str) -> ssl.SSLContext | None:
         context = server_context(options, protocol, alpn)
