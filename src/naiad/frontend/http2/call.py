@@ -226,7 +226,7 @@ class Http2Call(Stream):
     def hold(self) -> None:
         """Give the peer no more window for this call, and look at it whenever bytes were sent."""
         self.flow.connection.hold(self)
-        self.flow.watching[self] = None
+        self.flow.watch(self)
 
     def deliver(self) -> None:
         """Pass the complete request to the service or the route."""

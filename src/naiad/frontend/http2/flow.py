@@ -156,6 +156,14 @@ class Http2Flow:
         else:
             call.deliver()
 
+    def watch(self, call: WaitingCall) -> None:
+        """Call `writable` of the call whenever bytes were sent."""
+        self.watching[call] = None
+
+    def unwatch(self, call: WaitingCall) -> None:
+        """Stop calling `writable`."""
+        self.watching.pop(call, None)
+
     def _serve_waiting(self) -> None:
         while self.waiting and not self.is_full:
             call = next(iter(self.waiting))

@@ -239,7 +239,7 @@ class GrpcRequest:
             return
         flow, paused = call.flow, self._paused_body()
         call.is_held = False
-        flow.watching.pop(call, None)
+        flow.unwatch(call)
         flow.arrival_ns = _now_ns()
         try:
             while paused.messages and not call.is_held and not call.is_local_closed:

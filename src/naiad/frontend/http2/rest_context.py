@@ -251,7 +251,7 @@ class Http2Context:
         call.flow.output.send_data(call, parts)
         if call.queued_bytes > _PAUSED_BYTES and not self._is_paused:
             self._set_paused(True)
-            call.flow.watching[call] = None
+            call.flow.watch(call)
         self._mark(call)
 
     def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
@@ -269,7 +269,7 @@ class Http2Context:
         """Resume the route's production when a slow peer has read enough."""
         if self._is_paused and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
             self._set_paused(False)
-            self._call.flow.watching.pop(self._call, None)
+            self._call.flow.unwatch(self._call)
 
     def _set_paused(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -307,7 +307,7 @@ class Http2Context:
         # Call and context refer to each other, and the disconnect callback to both: break the cycle.
         call.on_cancel = call.request = self.on_pause = None
         if self._is_paused:
-            call.flow.watching.pop(call, None)
+            call.flow.unwatch(call)
         if call.is_local_closed:
             return None
         if not call.is_remote_closed:
