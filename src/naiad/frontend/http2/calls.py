@@ -111,7 +111,7 @@ class Http2Calls:
             call.reject_request(error)
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
-        """Tell the request side that the request is complete."""
+        """Notify the request side that the request is complete."""
         if call.request is None or call.is_local_closed:
             return
         try:

@@ -146,7 +146,7 @@ class Http2Flow:
 
     @property
     def is_full(self) -> bool:
-        """So many response bytes wait for the peer that complete requests have to wait."""
+        """More response bytes wait for the peer than the limit; complete requests have to wait."""
         return self.output.queued_bytes > self.max_queued_bytes
 
     def serve(self, call: WaitingCall) -> None:

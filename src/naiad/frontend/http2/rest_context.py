@@ -179,7 +179,7 @@ class Http2Context:
             self.reject(500, "internal error; see the server log")
 
     def resume(self, call: Http2Call) -> None:
-        """Do nothing: a body is collected, so nobody pauses it."""
+        """Do nothing: a body is collected, so nothing pauses it."""
 
     # --- responding -------------------------------------------------------------------------------------------------
 
