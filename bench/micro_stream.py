@@ -130,7 +130,7 @@ def main() -> None:
         for _ in range(_RESPONSES):
             request.on_response(request, response)
         request.on_response(request, last)
-        protocol.flush()
+        protocol._flow.flush()
         server._dirty.clear()
         if protocol.output.window < 2**30:
             protocol.data_received(window + stream_window)

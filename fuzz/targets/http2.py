@@ -100,8 +100,8 @@ def _play(pieces: Sequence[bytes]) -> _Outcome:
     outcome = _Outcome(sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
     protocol.connection_lost(None)
     assert not streams
-    assert not protocol._responses.collecting_bytes
-    assert not protocol._responses.reserved_bytes
+    assert not protocol._flow.collecting_bytes
+    assert not protocol._flow.reserved_bytes
     return outcome
 
 

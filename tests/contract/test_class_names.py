@@ -18,7 +18,6 @@ SAME = "the same thing for two protocols or formats"
 INTERFACE = "the name in an interface that naiad is compatible with"
 
 SHARED = {
-    "Call": "a call over gRPC, in the client and in the load generator",
     "ErrorCode": "Triton's error codes, in the server and for Python models, which cannot import the server",
     "Graph": SAME,
     "LateResponses": "both ends of one mechanism",
@@ -26,7 +25,6 @@ SHARED = {
     "Program": SAME,
     "RepeatedRequest": SAME,
     "RequestHead": SAME,
-    "StreamCall": "a call with many responses, in the client and in the load generator",
     "Tensor": INTERFACE,
     "TensorSpec": INTERFACE,
 }

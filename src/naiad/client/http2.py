@@ -2,29 +2,19 @@
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
-from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.client.grpc_connection import CallRefusedError, ClientCall, GrpcConnection
+from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
-from naiad.protocol.status import code_of_grpc
-from naiad.wire.grpc import CompressedMessage, GrpcError, GrpcStatus, MessageAssembler, call_status, frame_message
-from naiad.wire.http2.client import ClientConnection, ClientStream
-from naiad.wire.http2.frames import Http2Code, Http2Error
-from naiad.wire.http2.headers import Fields, is_grpc_content_type
+from naiad.wire.grpc import GrpcError, GrpcStatus, frame_message
+from naiad.wire.http2.headers import Fields
 from naiad.wire.http2.limits import Http2Limits
 
 _MAX_UNREAD_BYTES = 8 << 20
-_NAMES = {int(code): code.name for code in Http2Code}
-_CODES = {int(Http2Code.CANCEL): ErrorCode.CANCELLED, int(Http2Code.ENHANCE_YOUR_CALM): ErrorCode.UNAVAILABLE}
-"""What a reset of a call means; INTERNAL for the rest (gRPC's PROTOCOL-HTTP2)."""
-
-
-class CallRefusedError(ConnectionFailedError):
-    """The server has not processed the call; it may be sent again."""
 
 
 class CallResponse(NamedTuple):
@@ -35,64 +25,82 @@ class CallResponse(NamedTuple):
     """Initial and trailing metadata, with the fields of gRPC itself."""
 
 
-class Call(ClientStream):
-    """A unary call."""
+class AwaitedCall(ClientCall):
+    """A unary call, whose result a coroutine awaits."""
 
-    __slots__ = ("assembler", "message", "result")
+    __slots__ = ("message", "result")
 
     def __init__(self, result: "asyncio.Future[CallResponse]") -> None:
-        super().__init__()
+        ClientCall.__init__(self)
         self.result = result
-        self.assembler: MessageAssembler | None = None
-        """None while the response is not gRPC."""
         self.message: Buffer | None = None
 
+    def message_received(self, message: Buffer) -> None:
+        """Keep the message. Raises GrpcError for a second one."""
+        if self.message is not None:
+            raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")
+        self.message = message
 
-class StreamCall(Call):
+    def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
+        """Set the result: the message, or the error that the server ended the call with."""
+        if self.result.done():
+            return
+        if error is None and self.message is None:
+            error = internal("the server ended the call without a complete message")
+        if error is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(CallResponse(self.message or b"", (*self.head.fields, *trailers)))
+
+
+class AwaitedStream(AwaitedCall):
     """A call with one request message and any number of response messages.
 
     `result` is done when the call has ended; its message is empty.
     """
 
-    __slots__ = ("changed", "messages", "unread_bytes")
+    __slots__ = ("changed", "connection", "messages", "unread_bytes")
 
-    def __init__(self, result: "asyncio.Future[CallResponse]") -> None:
-        super().__init__(result)
+    def __init__(self, result: "asyncio.Future[CallResponse]", connection: "Http2ClientProtocol") -> None:
+        AwaitedCall.__init__(self, result)
+        self.connection = connection
         self.messages: deque[Buffer] = deque()
         """Received, not yet read."""
         self.unread_bytes = 0
         self.changed = asyncio.Event()
         result.add_done_callback(lambda _: self.changed.set())
 
+    def message_received(self, message: Buffer) -> None:
+        """Keep a message until it is read."""
+        self.messages.append(message)
+        self.unread_bytes += len(message)
+        self.changed.set()
+        self.connection.control_reading(self.unread_bytes)
 
-class Http2ClientProtocol(asyncio.Protocol):
-    """One connection; the sink of its `ClientConnection`."""
+    def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
+        """Set the result, after which the messages that are not yet read follow still."""
+        self.message = b""
+        AwaitedCall.ended(self, error, trailers)
+
+
+class Http2ClientProtocol(GrpcConnection[AwaitedCall]):
+    """A connection whose calls are awaited."""
 
     def __init__(self, limits: Http2Limits, on_free: Callable[[], None]) -> None:
-        self._limits = limits
+        """`on_free` is called whenever a call has ended, and when the connection is lost."""
+        super().__init__(limits)
         self._on_free = on_free
-        self._connection: ClientConnection[Call] = ClientConnection(self, limits)
-        self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
-        self._has_flush = False
         self._is_reading = True
-        self.ready: asyncio.Future[None] = self._loop.create_future()
-        """Done with the server's SETTINGS, which limit the streams."""
-
-    @property
-    def can_open(self) -> bool:
-        """Whether it takes one more call."""
-        return self._transport is not None and self._connection.can_open
 
     @property
     def is_open(self) -> bool:
         """Whether it is connected."""
-        return self._transport is not None
+        return self.transport is not None
 
     @property
     def is_retired(self) -> bool:
         """Whether it takes no new calls: the server goes away. Open calls continue."""
-        return self._connection.is_retired
+        return self.http2.is_retired
 
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
         """Send a call and return its response; a caller that is cancelled resets the stream.
@@ -100,19 +108,17 @@ class Http2ClientProtocol(asyncio.Protocol):
         Raises InferError; CallRefusedError when the call may be sent again.
         """
         body = frame_message(message)  # it may raise, and a call without its message would stay open
-        call = Call(self._loop.create_future())
-        self._connection.open(call, header_block)
-        self._connection.output.send_body(call, body)
-        self._flush_soon()
+        call = AwaitedCall(self._loop.create_future())
+        self._send(call, header_block, body)
         try:
             return await call.result
         finally:
             if not call.is_remote_closed:
-                self._connection.cancel(call)
+                self.cancel(call)
                 self._flush_soon()
             self._on_free()
-            if self.is_retired and not self._connection.streams:
-                self.abort()
+            if self.is_retired:
+                self._retire()
 
     async def stream(self, header_block: bytes, message: Sequence[Buffer]) -> AsyncGenerator[Buffer, None]:
         """Send a call and yield its response messages; it must be the only call of the connection.
@@ -120,10 +126,8 @@ class Http2ClientProtocol(asyncio.Protocol):
         Reading the socket pauses while 8 MiB of messages are unread. Raises InferError.
         """
         body = frame_message(message)
-        call = StreamCall(self._loop.create_future())
-        self._connection.open(call, header_block)
-        self._connection.output.send_body(call, body)
-        self._flush_soon()
+        call = AwaitedStream(self._loop.create_future(), self)
+        self._send(call, header_block, body)
         try:
             while not call.result.done() or call.messages:
                 if not call.messages:
@@ -132,7 +136,7 @@ class Http2ClientProtocol(asyncio.Protocol):
                     continue
                 received = call.messages.popleft()
                 call.unread_bytes -= len(received)
-                self._control_reading(call)
+                self.control_reading(call.unread_bytes)
                 yield received
             call.result.result()
         finally:
@@ -140,141 +144,21 @@ class Http2ClientProtocol(asyncio.Protocol):
                 call.result.cancel()
             self.abort()
 
-    def _control_reading(self, call: StreamCall) -> None:
+    def _send(self, call: AwaitedCall, header_block: bytes, body: Sequence[Buffer]) -> None:
+        self.http2.open(call, header_block)
+        self.http2.output.send_body(call, body)
+        self._flush_soon()
+
+    def control_reading(self, unread_bytes: int) -> None:
         """Pause or resume reading, by the size of the unread messages."""
-        if self._transport is None or self._is_reading == (call.unread_bytes <= _MAX_UNREAD_BYTES):
+        if self.transport is None or self._is_reading == (unread_bytes <= _MAX_UNREAD_BYTES):
             return
         self._is_reading = not self._is_reading
-        (self._transport.resume_reading if self._is_reading else self._transport.pause_reading)()
+        (self.transport.resume_reading if self._is_reading else self.transport.pause_reading)()
 
-    def abort(self) -> None:
-        """Close the connection; the server cancels its calls."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # Callbacks of asyncio.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._flush()
-
-    def data_received(self, data: bytes) -> None:
-        """Take received bytes and send what they give rise to."""
-        try:
-            self._connection.receive_data(data, time.monotonic_ns())
-        except Http2Error as error:
-            self._flush()
-            self._fail(f"the connection ended with an HTTP/2 error: {error}")
-            return
-        if not self.ready.done() and self._connection.is_set_up:
-            self.ready.set_result(None)
-        if self._connection.output.frames:
-            self._flush_soon()
-
-    def pause_writing(self) -> None:
-        """The socket is full: bodies wait."""
-        self._connection.output.is_paused = True
-
-    def resume_writing(self) -> None:
-        """Send what has waited."""
-        self._connection.output.is_paused = False
-        self._connection.output.pump()
-        self._flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """All calls fail."""
-        self._transport = None
-        self._fail(f"the connection was lost: {exc}" if exc else "the connection was closed before the response")
-
-    def _fail(self, why: str) -> None:
-        self._connection.close()
-        if not self.ready.done():
-            self.ready.set_exception(ConnectionFailedError(why))
-        for call in list(self._connection.streams.values()):
-            self._end(call, ConnectionFailedError(why))
-        self._connection.streams.clear()
+    def _end_calls(self, why: str) -> None:
+        super()._end_calls(why)
         self._on_free()
-        if self._transport is not None:
-            self._transport.close()
-
-    def _flush_soon(self) -> None:
-        """Write once for all calls that begin in this turn of the loop."""
-        if not self._has_flush:
-            self._has_flush = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._has_flush = False
-        output, transport = self._connection.output, self._transport
-        while transport is not None and output.frames:
-            transport.writelines(output.take())
-            output.pump()
-
-    # Calls of the sink.
-
-    def headers_received(self, stream: Call) -> None:
-        """Prepare for the message."""
-        if is_grpc_content_type(stream.head.field(b"content-type")):
-            try:
-                stream.assembler = MessageAssembler(self._limits.message_bytes, stream.head.field(b"grpc-encoding"))
-            except GrpcError as error:
-                self._break(stream, error)
-
-    def body_received(self, stream: Call, data: memoryview) -> None:
-        """Take a piece of the message."""
-        if stream.assembler is None:
-            return
-        try:
-            for each in stream.assembler.feed(data):
-                message = each.decompress() if isinstance(each, CompressedMessage) else each
-                if isinstance(stream, StreamCall):
-                    self._stream_message_received(stream, message)
-                elif stream.message is not None:
-                    raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")
-                else:
-                    stream.message = message
-        except GrpcError as error:
-            self._break(stream, error)
-
-    def _stream_message_received(self, stream: StreamCall, message: Buffer) -> None:
-        stream.messages.append(message)
-        stream.unread_bytes += len(message)
-        stream.changed.set()
-        self._control_reading(stream)
-
-    def end_received(self, stream: Call, trailers: Fields) -> None:
-        """Return the message, or the error that the server ended the call with."""
-        status, text = call_status(stream.head.status, stream.head.fields, trailers)
-        if status:
-            self._end(stream, InferError(code_of_grpc(status), text))
-        elif stream.message is None and not isinstance(stream, StreamCall):
-            self._end(stream, internal("the server ended the call without a complete message"))
-        elif not stream.result.done():
-            stream.result.set_result(CallResponse(stream.message or b"", (*stream.head.fields, *trailers)))
-
-    def stream_reset(self, stream: Call, code: int) -> None:
-        """The server has reset the call."""
-        if code == Http2Code.REFUSED_STREAM:
-            self._end(stream, CallRefusedError("the server refused the call before it began"))
-        else:
-            name = _NAMES.get(code, str(code))
-            self._end(stream, InferError(_CODES.get(code, ErrorCode.INTERNAL), f"the server reset the call: {name}"))
-
-    def stream_broken(self, stream: Call, code: int) -> None:
-        """The response broke a rule of HTTP/2."""
-        self._end(stream, internal(f"the response is malformed: {_NAMES.get(code, code)}"))
-
-    def goaway_received(self, code: int) -> None:
-        """The server takes no new calls; the pool opens another connection for them."""
-
-    def _break(self, call: Call, error: GrpcError) -> None:
-        self._end(call, InferError(code_of_grpc(error.status), error.message))
-        self._connection.cancel(call)
-
-    def _end(self, call: Call, error: InferError) -> None:
-        if not call.result.done():
-            call.result.set_exception(error)
 
 
 class Http2Pool:

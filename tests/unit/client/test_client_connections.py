@@ -479,6 +479,6 @@ def test_message_too_large_leaves_no_call_open():
         (connection,) = client._calls._pool._connections
         with pytest.raises(ValueError, match="4294967296 bytes is too large"):
             await connection.call(b"", [Huge()])
-        assert not connection._connection.streams
+        assert not connection.http2.streams
 
     with_grpc(lambda _, stream_id: live(stream_id), body)

@@ -150,7 +150,7 @@ def test_deadline_ends_the_call_and_cancels_it(scene, monkeypatch):
     assert third.deadline_ns == 0
     timers = [timer for timer in scene.loop.timers if timer.delay_s == 2.0]
     assert len(timers) == 1  # one for both
-    deadlines = scene.protocol._receiving._deadlines
+    deadlines = scene.protocol._calls._deadlines
     deadlines._now_ns = lambda: first.deadline_ns
     second.deadline_ns = first.deadline_ns + SECOND_NS
     timers[0].callback()
@@ -191,7 +191,7 @@ def test_waiting_large_messages_stop_window_updates():
     assert scene.service.cancelled == [(scene.service.calls[0], CancelReason.CANCELLED)]
     assert len(connection_updates(scene.frames())) == 1
     scene.service.calls[1].finish(13)
-    assert scene.protocol._responses.reserved_bytes == 60_000
+    assert scene.protocol._flow.reserved_bytes == 60_000
 
 
 def test_window_of_waiting_messages_returns_with_response():
@@ -227,7 +227,7 @@ def test_requests_wait_while_peer_does_not_read(size):
     assert scene.service.messages == [b"a", message, message]
     answers = scene.answers()
     assert [answers[stream_id][1] for stream_id in (3, 5)] == [framed(message)] * 2
-    assert scene.protocol._responses.reserved_bytes == 0
+    assert scene.protocol._flow.reserved_bytes == 0
 
 
 def test_waiting_requests_are_served_after_cancelled_response():
@@ -249,7 +249,7 @@ def test_waiting_request_is_not_served_after_reset():
 def test_waiting_request_is_not_served_after_deadline(monkeypatch):
     scene = paused_scene()
     scene.send(scene.request(3, b"b", "/s/Keep", ("grpc-timeout", "1S")))
-    monkeypatch.setattr(scene.protocol._receiving._deadlines, "_now_ns", lambda: 1 << 62)
+    monkeypatch.setattr(scene.protocol._calls._deadlines, "_now_ns", lambda: 1 << 62)
     scene.loop.timers[-1].callback()
     assert scene.status(3)[0] == "4"
     scene.send(READ)
@@ -261,7 +261,7 @@ def test_requests_that_wait_are_forgotten_with_their_connection():
     scene.send(scene.request(3, b"b"))
     scene.protocol.connection_lost(None)
     assert scene.service.messages == [b"a"]
-    assert not scene.protocol._responses.waiting
+    assert not scene.protocol._flow.waiting
 
 
 def test_large_response_continues_with_window_update(scene):

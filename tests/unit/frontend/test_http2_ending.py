@@ -194,7 +194,8 @@ def test_peer_gets_time_to_read_recent_response(scene, idle_s, closes_at_once):
 
 def test_connection_stays_open_while_kernel_has_data(scene, monkeypatch):
     undelivered = 1000
-    monkeypatch.setattr("naiad.frontend.http2.connection.undelivered_bytes", lambda transport: undelivered)
+    for module in ("connection", "flow"):
+        monkeypatch.setattr(f"naiad.frontend.http2.{module}.undelivered_bytes", lambda transport: undelivered)
     scene.send(scene.request(1, b"a"))
     begin_ns = start_ns(scene)
     for second in range(1, 8):
@@ -223,7 +224,7 @@ def test_peer_not_reading_last_response_is_dropped(scene):
 
 def test_silent_peer_gets_ping_and_is_dropped():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(time_s=10, timeout_s=5, permits_without_calls=True))).open()
-    heard_ns = scene.protocol._receiving.arrival_ns
+    heard_ns = scene.protocol._flow.arrival_ns
     scene.protocol.sweep(heard_ns + 10 * SECOND_NS)
     ((kind, flags, _, _),) = scene.frames()
     assert (kind, flags) == (wire.PING, 0)
@@ -234,7 +235,7 @@ def test_silent_peer_gets_ping_and_is_dropped():
 def test_old_connection_gets_goaway_and_closes_after_response():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10))).open()
     scene.send(scene.request(1, b"x", "/s/Later"))
-    begin_ns = scene.protocol._receiving.arrival_ns
+    begin_ns = scene.protocol._flow.arrival_ns
     scene.protocol.sweep(begin_ns + 12 * SECOND_NS)
     assert [kind for kind, *_ in scene.frames()] == [wire.GOAWAY, wire.PING]
     scene.protocol.sweep(begin_ns + 13 * SECOND_NS)
@@ -249,7 +250,7 @@ def test_old_connection_gets_goaway_and_closes_after_response():
 def test_calls_of_old_connection_end_after_grace():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10, age_grace_s=5))).open()
     scene.send(scene.request(1, b"x", "/s/Later"))
-    begin_ns = scene.protocol._receiving.arrival_ns
+    begin_ns = scene.protocol._flow.arrival_ns
     scene.protocol.sweep(begin_ns + 12 * SECOND_NS)
     assert not scene.transport.is_closed
     scene.protocol.sweep(begin_ns + 17 * SECOND_NS)
@@ -261,7 +262,7 @@ def test_streaming_calls_are_left_alone_by_age():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"x")))
     scene.service.stream_draining = lambda call: pytest.fail("an old connection is no draining server")
     for second in (12, 13, 14):
-        scene.protocol.sweep(scene.protocol._receiving.arrival_ns + second * SECOND_NS)
+        scene.protocol.sweep(scene.protocol._flow.arrival_ns + second * SECOND_NS)
     assert not scene.transport.is_closed
 
 

@@ -151,7 +151,7 @@ def test_lost_connection_is_freed_at_once(path):
     scene.send(frame(wire.DATA, 0, 1, b"\0\0\0\0\1x"))
     scene.send(scene.headers(3, path) + frame(wire.DATA, wire.FLAG_END_STREAM, 3, b"\0\0\0\0\1x"))
     lost = weakref.ref(scene.protocol)
-    parts = [weakref.ref(part) for part in (scene.protocol._connection, scene.protocol._receiving)]
+    parts = [weakref.ref(part) for part in (scene.protocol._connection, scene.protocol._calls)]
     gc.collect()
     gc.disable()
     try:

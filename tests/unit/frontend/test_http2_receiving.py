@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from naiad.frontend.context import CancelReason
-from naiad.frontend.http2.call import PausedBody
+from naiad.frontend.http2.grpc_request import PausedBody
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from naiad.wire.http2.limits import Http2Limits
@@ -247,14 +247,14 @@ def test_incomplete_message_is_freed_with_its_peer(path, ending):
     scene = Scene().open()
     scene.send(scene.headers(1, path) + data_frame(1, b"\0\0\1\0\0" + bytes(1000)))
     call = scene.protocol._connection.streams[1]
-    assembler = call.assembler
-    assert sys.getrefcount(assembler) == 3
+    request = call.request
+    assert sys.getrefcount(request) == 3
     gc.disable()  # a connection's objects refer to each other
     try:
         if ending == "lost":
             scene.protocol.connection_lost(None)
         else:
             scene.send(frame(wire.RST_STREAM, 0, 1, bytes(4)))
-        assert sys.getrefcount(assembler) == 2  # this frame and the argument
+        assert sys.getrefcount(request) == 2  # this frame and the argument
     finally:
         gc.enable()

@@ -229,7 +229,7 @@ def test_bodies_of_a_connection_together_are_limited():
 def test_body_that_makes_no_progress_is_408():
     scene = Scene(Http2Limits(body_timeout_s=5))
     scene.send(scene.head(1, "POST", "/p", end=False) + data_frame(1, b"1"))
-    scene.protocol.sweep(scene.protocol._receiving.arrival_ns + 6 * SECOND_NS)
+    scene.protocol.sweep(scene.protocol._flow.arrival_ns + 6 * SECOND_NS)
     fields, body, _ = scene.answer()
     assert fields[":status"] == "408"
     assert "too slow" in json.loads(body)["error"]
@@ -342,7 +342,7 @@ def test_streaming_route_is_paused_and_resumed_with_peer():
     assert pauses == [True]
     scene.send(window_update(1, 100_000))
     assert pauses == [True, False]
-    assert not scene.protocol._responses.watching
+    assert not scene.protocol._flow.watching
 
 
 def test_ending_paused_response_does_not_call_route():

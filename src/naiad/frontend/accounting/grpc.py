@@ -8,7 +8,9 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.accounting.exchange import Accounting, Exchange
 from naiad.frontend.accounting.key_usage import Exceeded
 from naiad.frontend.context import CancelReason, GrpcCall, GrpcService
-from naiad.frontend.http2.call import CallOwner, CallPlan, Http2Call
+from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.http2.flow import Http2Flow
+from naiad.frontend.http2.plan import CallPlan
 from naiad.frontend.refusal import note_refused_call
 from naiad.operations.inference import INFER
 from naiad.operations.operation import grpc_path
@@ -32,8 +34,8 @@ class AccountedCall(Http2Call):
     log: AccessLog | None = None
     """Set in a subclass of each server."""
 
-    def __init__(self, owner: CallOwner, stream_id: int, head: RequestHead, receive_window: int) -> None:
-        Http2Call.__init__(self, owner, stream_id, head, receive_window)
+    def __init__(self, flow: Http2Flow, stream_id: int, head: RequestHead, receive_window: int) -> None:
+        Http2Call.__init__(self, flow, stream_id, head, receive_window)
         self.exchange: Exchange | None = None
         """None until a message has arrived, and for REST."""
 

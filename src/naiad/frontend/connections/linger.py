@@ -16,6 +16,8 @@ LINGER_S = 5.0
 """Time in which a peer that has received everything must close its side."""
 MIN_BYTES_PER_S = 1024
 """Minimum rate at which a peer must read waiting bytes."""
+_RECENT_NS = 5_000_000_000
+"""A response sent before this time has been read, unless the peer's machine has not even received it."""
 _NS_PER_S = 1_000_000_000
 _TCP_INFO_BYTES = 128
 _ACKNOWLEDGED = struct.Struct("@Q")
@@ -48,6 +50,30 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
     except OSError:
         return 0
     return int(_ACKNOWLEDGED.unpack_from(state, _ACKNOWLEDGED_AT)[0]) if len(state) == _TCP_INFO_BYTES else 0
+
+
+class RecentOutput:
+    """Knows whether a peer may still be reading a response, by the number of frames sent so far."""
+
+    __slots__ = ("_count", "_moved_ns", "_noted_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._count = 0
+        self._moved_ns = self._noted_ns = now_ns
+        """Last time at which more frames were sent, and last time at which they were counted."""
+
+    def note(self, count: int, now_ns: int) -> None:
+        """Note the number of frames; called about every second."""
+        self._noted_ns = now_ns
+        if count != self._count:
+            self._count = count
+            self._moved_ns = now_ns
+
+    def may_be_unread(self, count: int) -> bool:
+        """Return whether frames were sent in the last seconds; `count` is their number now."""
+        if not count:
+            return False
+        return count != self._count or self._noted_ns - self._moved_ns < _RECENT_NS
 
 
 class LeastRate:

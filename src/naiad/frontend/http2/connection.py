@@ -1,8 +1,16 @@
 """One HTTP/2 connection on an event loop, gRPC and REST.
 
-Received bytes go to `wire.http2`, whose sink is `receiving`: it makes calls from frames and passes them to the
-service. Calls respond through `responses`, and the output of one loop callback leaves with one write. Reading pauses
-while the peer's socket does not accept output.
+Theory of operation. Objects refer downwards only, in this order:
+
+    Http2Protocol   the transport: reading, pauses of the socket, time limits, the end of the connection
+    Http2Calls      the sink of `wire.http2.server.ServerConnection`: streams become calls
+    Http2Call       one call; with `GrpcRequest` or `Http2Context` for a request that arrives in several pieces
+    Http2Flow       output, requests and bytes that wait; the only place that writes to the transport
+
+Received bytes go to the connection of `wire`, which makes calls of frames through its sink. A complete request goes
+to the service or to a route, which responds to the call, now or in a later callback of the loop. The response becomes
+frames in the output of the flow, and the output of one callback leaves with one write. Reading pauses while the
+peer's socket does not accept output.
 
 Drain, age, keepalive and time limits end the connection, and calls that take too long. They have no timers: the
 server sweeps its connections about every second.
@@ -17,8 +25,8 @@ from typing import cast
 
 from naiad.core.errors import excerpt
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ReadRateCheck, undelivered_bytes
+from naiad.frontend.http2.calls import Http2Calls
 from naiad.frontend.http2.endpoint import Http2Endpoint
-from naiad.frontend.http2.receiving import Http2Receiving
 from naiad.frontend.http2.time_limits import Http2Clock
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.frames import Http2Code, Http2Error
@@ -47,10 +55,11 @@ class Http2Protocol(asyncio.Protocol):
 
     def __init__(self, server: "Http2Server") -> None:
         self._server = server
-        self._receiving = Http2Receiving(server, self.flush)
-        self._connection = self._receiving.connection
+        self._begin_ns = now_ns = _now_ns()
+        self._calls = Http2Calls(server, now_ns)
+        self._flow = self._calls.flow
+        self._connection = self._calls.connection
         self._connection.slow_down(True)
-        self._responses = self._receiving.responses
         self.output = self._connection.output
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
@@ -58,14 +67,12 @@ class Http2Protocol(asyncio.Protocol):
         """Time spent on large reads since other connections were served."""
         self._has_yielded = False
         """Other connections are read before this one continues."""
-        self._begin_ns = now_ns = _now_ns()
         self._clock = Http2Clock(server.limits, now_ns)
         # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
         self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
         self._response_queue = ReadRateCheck(server.limits.write_timeout_s)
         self._ends_streams = False
         self._drain_sweeps = 0
-        self._is_lingering = False
         self._linger_sweeps = 0
         self._linger: LingeringClose | None = None
         """Set once the connection is closed."""
@@ -76,7 +83,7 @@ class Http2Protocol(asyncio.Protocol):
         """Register the connection, or reject it if there are too many."""
         # uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast("asyncio.Transport", transport)
-        self._responses.start(transport)
+        self._flow.start(transport)
         _keep_alive(transport)
         high_bytes = self._server.limits.write_buffer_bytes // 2
         transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
@@ -93,9 +100,9 @@ class Http2Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes, deliver complete requests, write the responses made meanwhile."""
         # hot: bench/micro_http2.py
-        self._receiving.arrival_ns = now_ns = _now_ns()
-        responses = self._responses
-        responses.is_dirty = True  # responses made meanwhile wait for the flush below
+        self._flow.arrival_ns = now_ns = _now_ns()
+        flow = self._flow
+        flow.is_dirty = True  # responses made meanwhile wait for the flush below
         try:
             has_unread = self._connection.receive_slice(data, now_ns)
             if has_unread:
@@ -104,10 +111,10 @@ class Http2Protocol(asyncio.Protocol):
             if self._transport is not None:
                 self._fail(self._transport, error, data)
             return
-        if self.output.frames or responses.watching or responses.waiting or self._connection.is_draining:
-            self.flush()
+        if self.output.frames or flow.watching or flow.waiting or self._connection.is_draining:
+            flow.flush()
         else:
-            responses.is_dirty = False
+            flow.is_dirty = False
         if has_unread or len(data) > _MUCH_BYTES:
             self._yield_if_long(now_ns, has_unread=has_unread)
 
@@ -120,7 +127,7 @@ class Http2Protocol(asyncio.Protocol):
             connection.slow_down(is_slow)
             if is_slow:
                 return True
-            self._receiving.arrival_ns = now_ns
+            self._flow.arrival_ns = now_ns
             has_unread = connection.receive_slice(b"", now_ns)
         connection.slow_down(True)  # the next read begins with a small slice: 16 KiB hold 600 requests, 50 ms of work
         return False
@@ -135,16 +142,16 @@ class Http2Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel every call; an idle connection is freed in turn with others."""
         self._transport = None
-        self._responses.stop()
+        self._flow.stop()
         self._server.unregister(self)
         if self._connection.streams:
-            self._receiving.close()
+            self._calls.close()
         else:
             self._server.closing.add(self._free)
 
     def _free(self) -> None:
         """Free the parts of a lost connection, and this object once the queue has called it."""
-        self._receiving.close()
+        self._calls.close()
 
     def pause_writing(self) -> None:
         """Pause output and reading: the peer does not read its responses."""
@@ -158,16 +165,10 @@ class Http2Protocol(asyncio.Protocol):
         if self._connection.has_unread:
             self._yield_to_others()
         self._update_reading()
-        if not self._responses.is_dirty:
-            self.flush()
+        if not self._flow.is_dirty:
+            self._flow.flush()
 
-    # --- writing and reading ------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Write all output, and close after the last response."""
-        self._responses.flush()
-        if self._connection.is_draining and self._transport is not None:
-            self._close_if_drained(self._transport)
+    # --- reading in turn with other connections ---------------------------------------------------------------------
 
     def _yield_if_long(self, began_ns: int, *, has_unread: bool) -> None:
         """Yield after reads that together took long: libuv may read 32 times in a row."""
@@ -210,7 +211,7 @@ class Http2Protocol(asyncio.Protocol):
         self._connection.start_drain()
         self._drain_streams()
         if self._connection.is_set_up:
-            self.flush()
+            self._flow.flush()
 
     def forget_plans(self) -> None:
         """Check access again for all requests, including headers that were accepted before."""
@@ -219,8 +220,8 @@ class Http2Protocol(asyncio.Protocol):
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection has no call; 0 if it has one, or is closing."""
-        has_ended = self._transport is None or self._is_lingering or self._connection.is_draining
-        return 0 if has_ended or self._connection.streams else self._receiving.arrival_ns or self._begin_ns
+        has_ended = self._transport is None or self._flow.is_lingering or self._connection.is_draining
+        return 0 if has_ended or self._connection.streams else self._flow.arrival_ns or self._begin_ns
 
     def close_idle(self) -> None:
         """Close for a new connection; after GOAWAY no further call is served."""
@@ -239,27 +240,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def _drain_streams(self) -> None:
         """End streaming calls; clients could keep them open without limit otherwise."""
-        for call in self._receiving.open_calls():
+        for call in self._calls.open_calls():
             if call.is_streaming and not call.is_local_closed:
                 self._server.service.stream_draining(call)
-
-    def _close_if_drained(self, transport: asyncio.Transport) -> None:
-        """Close once the peer has the last response.
-
-        A closed socket replies to further input, for example a WINDOW_UPDATE, with a reset, and the kernel then
-        discards undelivered data. This side therefore closes its sending direction and reads for a limited time until
-        the peer, which has received GOAWAY, closes.
-        """
-        if self._is_lingering or not self._connection.is_drained:
-            return
-        if not (self._clock.has_sent_lately(self.output.data_count) or undelivered_bytes(transport)):
-            transport.close()
-            return
-        self._is_lingering = True
-        self._responses.stop()
-        self._connection.close()
-        if transport.can_write_eof():  # not with TLS
-            transport.write_eof()
 
     def _fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
         """Close after a connection error in `data`."""
@@ -271,8 +254,8 @@ class Http2Protocol(asyncio.Protocol):
 
     def _end(self, transport: asyncio.Transport) -> None:
         """Write all output, and close."""
-        self._responses.flush()
-        self._responses.stop()
+        self._flow.flush()
+        self._flow.stop()
         transport.close()
 
     # --- time limits ------------------------------------------------------------------------------------------------
@@ -285,14 +268,14 @@ class Http2Protocol(asyncio.Protocol):
         if transport.is_closing():
             self._check_linger(transport, now_ns)
             return
-        if self._is_lingering:
+        if self._flow.is_lingering:
             self._sweep_lingering(transport, now_ns)
             return
         connection, clock = self._connection, self._clock
         if not self._is_reading or connection.windows.is_held:
             clock.excuse(now_ns)
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
-        clock.note_sent(self.output.data_count, now_ns)
+        self._flow.recent_output.note(self.output.data_count, now_ns)
         if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
             _log.info("HTTP/2 connection dropped: its client reads its responses too slowly")
             transport.abort()
@@ -305,8 +288,7 @@ class Http2Protocol(asyncio.Protocol):
         elif self._check_keepalive_and_age(transport, now_ns):
             self._sweep_calls(now_ns)
             self.output.end_drops()
-            self._responses.flush()
-            self._close_if_drained(transport)
+            self._flow.flush()
 
     def _check_linger(self, transport: asyncio.Transport, now_ns: int) -> None:
         if self._linger is None:
@@ -327,7 +309,7 @@ class Http2Protocol(asyncio.Protocol):
         """Apply keepalive and age limits; return False if the connection was dropped."""
         streams = self._connection.streams
         # A peer may have replied although this side did not read.
-        received_ns = self._receiving.arrival_ns if self._is_reading else now_ns
+        received_ns = self._flow.arrival_ns if self._is_reading else now_ns
         step = self._keepalive.next_step(now_ns, received_ns, self.output.data_count, has_calls=bool(streams))
         if step is KeepaliveStep.PING:
             self._connection.ping()
@@ -347,10 +329,11 @@ class Http2Protocol(asyncio.Protocol):
     def _sweep_calls(self, now_ns: int) -> None:
         streams = self._connection.streams
         for call in self._clock.slow_bodies(streams.values(), now_ns):
-            text = f"the request is too slow: {call.body_bytes} bytes of it have arrived"
-            self._responses.reject(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+            received_bytes = 0 if call.request is None else call.request.received_bytes
+            text = f"the request is too slow: {received_bytes} bytes of it have arrived"
+            call.reject_request(GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
         for call in self._clock.slow_readers(streams.values(), self.output, now_ns):
-            self._responses.abort(call)
+            call.abort()
         if self._ends_streams:
             self._drain_streams()
         if self._connection.is_draining:

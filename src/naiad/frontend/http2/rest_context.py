@@ -1,16 +1,18 @@
-"""REST over HTTP/2: one request as the `HttpContext` that routes see, on a stream of `receiving`."""
+"""REST over HTTP/2: one request as the `HttpContext` that routes see, on a stream of a connection."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.connections.body_reservation import check_length
+from naiad.frontend.connections.body_reservation import BudgetExceededError, budget_exceeded, check_length
 from naiad.frontend.context import EARLY_REJECTION_BYTES, OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import RestHeaders, RestSide
+from naiad.frontend.refusal import note_invalid
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.server_timing import RequestTiming
+from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, allocate_body
 from naiad.wire.http2.headers import encode_fields
@@ -18,6 +20,8 @@ from naiad.wire.http2.headers import encode_fields
 _log = logging.getLogger(__name__)
 
 _JSON = ((b"content-type", b"application/json"),)
+_HTTP_STATUS: dict[int, int] = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
+"""The status of an error of the connection; 500 for the rest."""
 _CONTINUE_BLOCK = encode_fields(((b":status", b"100"),))
 _PAUSED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
 """Unread bytes of a streamed response: its producer is paused above the first limit and resumed at the second."""
@@ -26,7 +30,7 @@ _ALIGNED_BODY_BYTES = 4096
 
 
 class Http2Context:
-    """One request and its response. The transport collects the body and calls `dispatch` once it is complete."""
+    """One request and its response; implements `frontend.http2.call.RequestSide` for its call."""
 
     __slots__ = (
         "_body",
@@ -91,7 +95,7 @@ class Http2Context:
             check_length(budget, length)
         call = self._call
         if self._head.expects_continue and call is not None and not call.is_remote_closed:
-            call.owner.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
+            call.flow.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
 
     def _is_rejected(self) -> bool:
         """Respond to a request that its headers are enough to reject, before its body is buffered; return whether it
@@ -105,7 +109,7 @@ class Http2Context:
             return True
         if reject is None:
             return False
-        unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns, call.owner)
+        unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns, call.flow)
         reject(unread)
         if unread.response is None:
             return False
@@ -118,8 +122,14 @@ class Http2Context:
         self._side.note_invalid(self.method, self.path, status, message, self.client)
         self.reject(status, message)
 
-    def receive(self, data: memoryview) -> None:
-        """Receive a piece of the body; a complete one is not copied. Raises HttpError for a body above the limit."""
+    def receive(self, call: Http2Call, data: memoryview) -> None:
+        """Receive a piece of the body. Raises HttpError for a body above the limit, GrpcError if there is no room."""
+        self._collect(data)
+        # Beginning with the answer, which may come amid the body, nothing of it is kept.
+        call.collect(0 if call.request is None else self._filled)
+
+    def _collect(self, data: memoryview) -> None:
+        """Add a piece to the body; a complete one is not copied."""
         head, size = self._head, len(data)
         if self._body is None:
             if size == head.content_length and not (head.binary_offset and size > _ALIGNED_BODY_BYTES):
@@ -139,9 +149,20 @@ class Http2Context:
             self._is_checked = True
             self._is_rejected()
 
-    def dispatch(self, arrival_ns: int) -> None:
+    def complete(self, call: Http2Call) -> None:
+        """Pass the complete request to its route, now or when the peer reads responses. Raises GrpcError."""
+        call.collect(0)
+        call.count(self._filled)
+        call.arrival_ns = call.flow.arrival_ns
+        call.flow.serve(call)
+
+    def is_amid_message(self, call: Http2Call) -> bool:
+        """Return whether the peer owes the rest of the body: it does until it has ended its side."""
+        return True
+
+    def deliver(self, call: Http2Call) -> None:
         """Pass the complete request to its route."""
-        self.arrival_ns = arrival_ns
+        self.arrival_ns = call.arrival_ns
         body, self._body = self._body, None
         if isinstance(body, memoryview):
             self.body = body.toreadonly()
@@ -157,12 +178,15 @@ class Http2Context:
             _log.exception("the route of %s %s failed", self.method, self.path)
             self.reject(500, "internal error; see the server log")
 
+    def resume(self, call: Http2Call) -> None:
+        """Do nothing: a body is collected, so nothing pauses it."""
+
     # --- responding -------------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> object:
         """The connection of the request."""
-        return None if self._call is None else self._call.owner
+        return None if self._call is None else self._call.flow
 
     @property
     def unread_bytes(self) -> int:
@@ -186,7 +210,7 @@ class Http2Context:
         if call is None:
             return
         length = sum(map(len, parts))
-        output = call.owner.output
+        output = call.flow.output
         if self._timing is not None:
             headers = [*headers, (b"server-timing", self._timing.value())]  # a list: these are not cached
         block = self._side.response_headers.complete(status, headers, length)
@@ -203,7 +227,7 @@ class Http2Context:
         """Respond with an error of the transport; `headers` are additional fields."""
         if self._is_streaming and self._call is not None:
             # An incomplete response must not look complete.
-            self._call.owner.abort(self._call)
+            self._call.abort()
         else:
             self.respond(status, (*_JSON, *headers), (encode_error(message),))
 
@@ -213,7 +237,7 @@ class Http2Context:
         if call is None or call.is_local_closed or self._is_streaming:
             return
         self._is_streaming = True
-        call.owner.output.send_headers(call, self._side.response_headers.streamed(status, headers))
+        call.flow.output.send_headers(call, self._side.response_headers.streamed(status, headers))
         self._mark(call)
 
     def send(self, parts: Sequence[Buffer]) -> None:
@@ -221,20 +245,31 @@ class Http2Context:
         call = self._call
         if call is None or call.is_local_closed or self.method == "HEAD":
             return
-        if call.queued_bytes > call.owner.max_queued_bytes:
-            call.owner.abort(call)
+        if call.queued_bytes > call.flow.max_queued_bytes:
+            call.abort()
             return
-        call.owner.output.send_data(call, parts)
+        call.flow.output.send_data(call, parts)
         if call.queued_bytes > _PAUSED_BYTES and not self._is_paused:
             self._set_paused(True)
-            call.owner.watch_writable(call)
+            call.flow.watch(call)
         self._mark(call)
 
-    def writable(self) -> None:
+    def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+        """Respond with an error of the transport, and log it; a full server refuses without a line for each."""
+        if isinstance(error, BudgetExceededError):
+            full = budget_exceeded()
+            self.reject(full.status, full.message, full.headers)
+            return
+        is_http = isinstance(error, HttpError)
+        status = error.status if is_http else _HTTP_STATUS.get(error.status, 500)
+        note_invalid(self.method, call.path.partition("?")[0], status, error.message, call.client)
+        self.reject(status, error.message, error.headers if isinstance(error, HttpError) else ())
+
+    def writable(self, call: Http2Call) -> None:
         """Resume the route's production when a slow peer has read enough."""
         if self._is_paused and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
             self._set_paused(False)
-            self._call.owner.unwatch_writable(self._call)
+            self._call.flow.unwatch(self._call)
 
     def _set_paused(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -245,7 +280,7 @@ class Http2Context:
         """End a streamed response."""
         call = self._finish()
         if call is not None:
-            call.owner.output.send_end(call)
+            call.flow.output.send_end(call)
             self._written(call)
 
     def reserve_bytes(self, size: int) -> bool:
@@ -270,20 +305,20 @@ class Http2Context:
             return None
         self._is_done = True
         # Call and context refer to each other, and the disconnect callback to both: break the cycle.
-        call.on_cancel = call.rest_context = self.on_pause = None
+        call.on_cancel = call.request = self.on_pause = None
         if self._is_paused:
-            call.owner.unwatch_writable(call)
+            call.flow.unwatch(call)
         if call.is_local_closed:
             return None
         if not call.is_remote_closed:
-            call.owner.output.drop_body(call)
+            call.flow.output.drop_body(call)
         return call
 
     def _written(self, call: Http2Call) -> None:
         if call.reserved_bytes:
-            call.owner.release(call)
+            call.release()
         self._mark(call)
 
     def _mark(self, call: Http2Call) -> None:
-        if not call.owner.is_dirty:
-            call.owner.mark_dirty()
+        if not call.flow.is_dirty:
+            call.flow.mark_dirty()

@@ -5,16 +5,13 @@ timer. Clients repeat their timeout, so later calls have later deadlines: the ti
 expires, for the earliest deadline of the open calls. A call costs one comparison.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.connections.linger import LeastRate
-from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.http2.call import Http2Call, RequestSide
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
-
-_LATELY_NS = 5_000_000_000
-"""A response sent before this time has been read, unless the peer's machine has not even received it."""
 
 
 def _ns(seconds: float) -> int:
@@ -30,12 +27,9 @@ class Http2Clock:
         "_excused_ns",
         "_frame_ns",
         "_limits",
-        "_moved_ns",
         "_preface_ns",
         "_queue",
         "_queues",
-        "_sent_count",
-        "_swept_ns",
     )
 
     def __init__(self, limits: Http2Limits, now_ns: int) -> None:
@@ -43,12 +37,8 @@ class Http2Clock:
         self._begin_ns = now_ns
         self._preface_ns = _ns(limits.preface_timeout_s)
         self._frame_ns = _ns(limits.frame_timeout_s)
-        self._sent_count = 0
         self._excused_ns = 0
         """Last time this side blocked the peer (reading paused or no window)."""
-        self._moved_ns = now_ns
-        """Last time a frame of any stream was produced."""
-        self._swept_ns = now_ns
         self._bodies: dict[Http2Call, LeastRate] = {}
         """Rates of the calls whose body was incomplete at the last sweep."""
         self._queues: dict[Http2Call, LeastRate] = {}
@@ -60,13 +50,6 @@ class Http2Clock:
         """Note that this side blocks the peer."""
         self._excused_ns = now_ns
 
-    def note_sent(self, sent_count: int, now_ns: int) -> None:
-        """Note the number of frames produced so far. Call this first."""
-        self._swept_ns = now_ns
-        if sent_count != self._sent_count:
-            self._sent_count = sent_count
-            self._moved_ns = now_ns
-
     def setup_is_late(self, now_ns: int) -> bool:
         """Return whether the preface and SETTINGS are overdue."""
         return now_ns - self._begin_ns >= self._preface_ns
@@ -75,12 +58,6 @@ class Http2Clock:
         """Return whether a frame or header block has been incomplete for too long."""
         return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
 
-    def has_sent_lately(self, sent_count: int) -> bool:
-        """Return whether the peer may still be reading a response: some were sent in the last seconds."""
-        if not sent_count:
-            return False
-        return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
-
     # --- minimum rates ----------------------------------------------------------------------------------------------
 
     def slow_bodies(self, calls: Iterable[Http2Call], now_ns: int) -> list[Http2Call]:
@@ -88,7 +65,8 @@ class Http2Clock:
         limits, known, slow = self._limits, self._bodies, []
         self._bodies = {}
         for call in calls:
-            if not _is_amid_body(call):
+            request = call.request
+            if request is None or not _is_amid_body(call, request):
                 continue
             # A streaming call may have been silent for long before its message began.
             begin_ns = 0 if call.is_streaming else call.arrival_ns
@@ -96,7 +74,7 @@ class Http2Clock:
             self._bodies[call] = rate
             if self._excused_ns == now_ns:
                 rate.excuse(now_ns)
-            if rate.is_too_slow(call.body_bytes, now_ns):
+            if rate.is_too_slow(request.received_bytes, now_ns):
                 slow.append(call)
         return slow
 
@@ -131,30 +109,24 @@ class Http2Clock:
         return LeastRate(self._limits.write_rate_bytes_per_s, self._limits.write_timeout_s)
 
 
-def _is_amid_body(call: Http2Call) -> bool:
+def _is_amid_body(call: Http2Call, request: RequestSide) -> bool:
     if call.is_remote_closed or call.is_local_closed or call.is_held:
         return False
-    return not call.is_streaming or (call.assembler is not None and call.assembler.pending_bytes > 0)
+    return request.is_amid_message(call)
 
 
 _SHORTEST_S = 0.001  # resolution of the loop's timers
 
 
 class DeadlineTimer:
-    """Calls `expire(call)` for calls whose deadline has passed."""
+    """Expires the calls whose deadline has passed."""
 
-    __slots__ = ("_calls", "_expire", "_handle", "_loop", "_next_ns", "_now_ns")
+    __slots__ = ("_handle", "_loop", "_next_ns", "_now_ns", "_streams")
 
-    def __init__(
-        self,
-        loop: Loop,
-        calls: Callable[[], Iterable[Http2Call]],
-        expire: Callable[[Http2Call], None],
-        now_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, loop: Loop, streams: Mapping[int, Http2Call], now_ns: Callable[[], int]) -> None:
+        """`streams` are the open calls of the connection."""
         self._loop = loop
-        self._calls = calls
-        self._expire = expire
+        self._streams = streams
         self._now_ns = now_ns
         self._handle: TimerHandle | None = None
         self._next_ns = 0
@@ -169,8 +141,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(max(_SHORTEST_S, (deadline_ns - now_ns) / 1e9), self._on_timer)
 
     def close(self) -> None:
-        """Cancel the timer and drop all references to calls."""
-        self._calls = tuple
+        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -178,10 +149,10 @@ class DeadlineTimer:
     def _on_timer(self) -> None:
         self._handle = None
         now_ns = self._now_ns()
-        waiting = [call for call in self._calls() if call.deadline_ns and not call.is_local_closed]
+        waiting = [call for call in self._streams.values() if call.deadline_ns and not call.is_local_closed]
         for call in waiting:
             if call.deadline_ns <= now_ns:
-                self._expire(call)
+                call.expire()
         left = [call.deadline_ns for call in waiting if not call.is_local_closed]
         if left:
             self.watch(min(left), now_ns)

@@ -6,16 +6,17 @@ it goes away end with `stream_reset` and REFUSED_STREAM: their requests may be s
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from naiad.core.tensor import Buffer
 from naiad.wire.http2 import frames as wire
-from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
+from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import NO_RESPONSE_HEAD, HeaderBlock, ResponseHead
 from naiad.wire.http2.hpack import ResponseHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
+from naiad.wire.http2.sink import ClientSink
 from naiad.wire.http2.stream import Stream
 from naiad.wire.http2.windows import client_settings
 from naiad.wire.preface import PREFACE
@@ -36,14 +37,6 @@ class ClientStream(Stream):
 
 
 C = TypeVar("C", bound=ClientStream)
-C_contra = TypeVar("C_contra", bound=ClientStream, contravariant=True)
-
-
-class ClientSink(Http2Sink[C_contra], Protocol[C_contra]):
-    """Receives the responses of a server."""
-
-    def headers_received(self, stream: C_contra) -> None:
-        """Take the head of a response: `stream.head`. Interim responses (1xx) are not reported."""
 
 
 class ClientOutput(Http2Output):

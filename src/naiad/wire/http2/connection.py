@@ -9,7 +9,7 @@ the bytes were cut.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError, UnreadBytes
@@ -17,11 +17,11 @@ from naiad.wire.http2.headers import Fields, HeaderBlock, HeaderBlocks, trailers
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError
 from naiad.wire.http2.limits import REOPENED_STREAM, SMALL_FRAME, FloodGuard, Http2Limits
 from naiad.wire.http2.output import Http2Output
+from naiad.wire.http2.sink import Http2Sink
 from naiad.wire.http2.stream import Stream
 from naiad.wire.http2.windows import ReceiveWindows, apply_settings
 
 S = TypeVar("S", bound=Stream)
-S_contra = TypeVar("S_contra", bound=Stream, contravariant=True)
 T = TypeVar("T")
 
 FrameHandlers: TypeAlias = Mapping[int, Callable[[Any, int, int, memoryview], None]]
@@ -31,25 +31,6 @@ NO_TRAILERS: Fields = ()
 _KEEPALIVE_PING = b"alive..?"
 _SMALL_DATA_BYTES = 256
 """A DATA frame with less, after which the body goes on, is counted."""
-
-
-class Http2Sink(Protocol[S_contra]):
-    """Receives what the peer does. Streams are of the sink's own class."""
-
-    def body_received(self, stream: S_contra, data: memoryview) -> None:
-        """Take a non-empty piece of a body; a view on the received bytes, which stay as they are."""
-
-    def end_received(self, stream: S_contra, trailers: Fields) -> None:
-        """The peer's message is complete."""
-
-    def stream_reset(self, stream: S_contra, code: int) -> None:
-        """The peer has reset the stream before its end."""
-
-    def stream_broken(self, stream: S_contra, code: int) -> None:
-        """The stream was reset before its end because of an error of the peer."""
-
-    def goaway_received(self, code: int) -> None:
-        """The peer wants no new streams; open ones continue."""
 
 
 class Http2Connection(Generic[S]):

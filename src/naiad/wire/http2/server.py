@@ -5,15 +5,16 @@ one call brings all of it, also when other requests lie between its frames (nght
 Everything else goes frame by frame through `_receive_frame`.
 """
 
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from naiad.wire.http2 import frames as wire
-from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
+from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields, is_grpc_content_type
 from naiad.wire.http2.hpack import RequestHeadDecoder
 from naiad.wire.http2.keepalive import PingStrikes
 from naiad.wire.http2.limits import SMALL_FRAME, Http2Limits
+from naiad.wire.http2.sink import ServerSink
 from naiad.wire.http2.stream import Stream
 from naiad.wire.http2.windows import server_settings
 from naiad.wire.preface import PREFACE, TLS_REFUSAL, is_tls
@@ -26,19 +27,6 @@ _TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"), (b"content-type", b"appl
 _GRPC_TOO_LARGE = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-status", b"8"))
 _FREE_UPDATES = 16
 """WINDOW_UPDATE frames of one read that are not counted: reading costs more than they do."""
-
-
-class ServerSink(Http2Sink[S], Protocol[S]):
-    """Receives the requests of a client."""
-
-    def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> S:
-        """Make the object of a new stream."""
-
-    def request_received(self, stream: S, body: memoryview) -> None:
-        """Take a whole request that came in one piece; stands for `headers_received` to `end_received`."""
-
-    def headers_received(self, stream: S) -> None:
-        """Take the head of a request."""
 
 
 class ServerConnection(Http2Connection[S]):

@@ -12,7 +12,7 @@ from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
 from naiad.tools.perf.plan import ServerTarget
 from naiad.tools.perf.targets.connections import SocketTarget
 from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
-from naiad.tools.perf.targets.grpc_connection import Call, GrpcConnection
+from naiad.tools.perf.targets.grpc_connection import TargetCall, TargetGrpcConnection, kind_of
 from naiad.wire.compression import WINDOW_BITS, compress
 from naiad.wire.grpc import PREFIX, GrpcError, GrpcStatus, request_fields
 from naiad.wire.http2.headers import Field, Fields, encode_fields
@@ -57,10 +57,12 @@ class PreparedMessage:
         return (b"%b%b%b%b" % (prefix, request.head, fields, request.rest), *request.large)
 
 
-class SendingConnection(GrpcConnection):
+class SendingConnection(TargetGrpcConnection):
     """A connection that sends requests."""
 
-    _target: "GrpcTarget[Any]"
+    def __init__(self, target: "GrpcTarget[Any]") -> None:
+        super().__init__(target)
+        self.target = target
 
     def send(self, prepared: PreparedMessage, exchange: SentRequest) -> None:
         """Send a request; the connection can open a stream."""
@@ -160,15 +162,14 @@ def _call_block(method: str, service: ServerTarget, address: ServerAddress, meta
 # --- unary calls --------------------------------------------------------------------------------------------------
 
 
-class UnaryCall(Call):
+class UnaryCall(TargetCall):
     """A request and its response."""
 
-    __slots__ = ("exchange", "message")
-
-    connection: "UnaryConnection"
+    __slots__ = ("connection", "exchange", "message")
 
     def __init__(self, connection: "UnaryConnection", exchange: SentRequest) -> None:
-        super().__init__(connection)
+        TargetCall.__init__(self)
+        self.connection = connection
         self.exchange = exchange
         self.message: Buffer | None = None
 
@@ -183,15 +184,17 @@ class UnaryCall(Call):
             raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")
         self.message = message
 
-    def ended(self, kind: str, text: str, trailers: Fields = ()) -> None:
+    def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
         """End the request."""
         # hot: bench/micro_perf.py
         exchange, connection = self.exchange, self.connection
+        if self.head.status:
+            connection.has_served = True
         if exchange.wants_timing:
             exchange.timing = timing_of(self, trailers)
-        connection.freed()
-        if kind:
-            fail(exchange, kind, text)
+        connection.target.freed()
+        if error is not None:
+            fail(exchange, kind_of(error), error.message)
         elif self.message is None:
             fail(exchange, "internal", "the server ended the call without a complete message")
         else:
@@ -205,10 +208,11 @@ class UnaryCall(Call):
         """Cancel the call if it has started before `before_ns`."""
         if self.exchange.start_ns < before_ns:
             self.connection.cancel(self)
-            self.ended(TIMEOUT, message)
+            self.connection.target.freed()
+            fail(self.exchange, TIMEOUT, message)
 
 
-def timing_of(call: Call, trailers: Fields) -> str:
+def timing_of(call: TargetCall, trailers: Fields) -> str:
     """Return the server's times from the fields of a response; "" for none."""
     for name, value in (*trailers, *call.head.fields):
         if name == b"server-timing":
@@ -221,15 +225,11 @@ class UnaryConnection(SendingConnection):
 
     def send(self, prepared: PreparedMessage, exchange: SentRequest) -> None:
         """Send a request; the connection can open a stream."""
-        target = self._target
+        target = self.target
         call = UnaryCall(self, exchange)
         self.http2.open(call, target.timing_block if exchange.wants_timing else target.block)
         self.http2.output.send_body(call, prepared.varied(exchange))
         self.send_soon(call, exchange)
-
-    def freed(self) -> None:
-        """A call has ended: requests that wait for a stream are sent."""
-        self._target.freed()
 
 
 class UnaryTarget(GrpcTarget[UnaryConnection]):

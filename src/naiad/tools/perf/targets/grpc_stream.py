@@ -4,28 +4,27 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 
-from naiad.core.errors import InferError
+from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import StreamResponse, read_stream_response
 from naiad.tools.perf.exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.tools.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
-from naiad.tools.perf.targets.grpc_connection import Call
+from naiad.tools.perf.targets.grpc_connection import TargetCall, kind_of
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.headers import Fields
 
 _MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
-class StreamCall(Call):
+class StreamCall(TargetCall):
     """A stream and the requests on it, by id."""
 
-    __slots__ = ("pending",)
-
-    connection: "StreamConnection"
+    __slots__ = ("connection", "pending")
 
     def __init__(self, connection: "StreamConnection") -> None:
-        super().__init__(connection)
+        super().__init__()
+        self.connection = connection
         self.pending: dict[str, SentRequest] = {}
         """In the order in which they were sent."""
 
@@ -66,12 +65,15 @@ class StreamCall(Call):
         if exchange.keeps(len(response.response)):
             keep_body(exchange, response.response)
 
-    def ended(self, kind: str, text: str, trailers: Fields = ()) -> None:
+    def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
         """Fail the requests: a stream that ends takes them with it."""
+        if self.head.status:
+            self.connection.has_served = True
         self.connection.stream_ended(self)
+        error = error or internal("the server ended the stream before its response")
         pending, self.pending = self.pending, {}
         for exchange in pending.values():
-            fail(exchange, kind or "internal", text or "the server ended the stream before its response")
+            fail(exchange, kind_of(error), error.message)
 
     def expire(self, before_ns: int, message: str) -> None:
         """Fail the requests that have started before `before_ns`; the stream goes on."""
@@ -96,7 +98,7 @@ class StreamConnection(SendingConnection):
         stream = self._stream
         if stream is None:
             stream = self._stream = StreamCall(self)
-            self.http2.open(stream, self._target.block)
+            self.http2.open(stream, self.target.block)
         if not exchange.request_id or exchange.request_id in stream.pending:
             self._next_id += 1
             exchange.request_id += f"#{self._next_id}"
