@@ -20,7 +20,6 @@ from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.converters.process import Limits as ConverterLimits
 from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runner import RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
@@ -35,6 +34,7 @@ from naiad.tools.optimize.source import Format, Labels, Samples, Source
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.formats import detect, refuse_pickle
 from naiad.tools.optimize.verdict import Tolerance, parse_tolerance
+from naiad.tools.process.running import ProcessLimits
 
 METRICS = ("accuracy", "top5", "f1", "mse")
 _DESCRIPTION = """\
@@ -123,7 +123,7 @@ def _add_limits(parser: Parser) -> None:
     add("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
     add("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
     add("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
-    converter, runner = ConverterLimits(), CandidateLimits()
+    converter, runner = ProcessLimits(), CandidateLimits()
     add("--converter-seconds", type=float, default=converter.time_s, metavar="S")
     add("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
     add("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
@@ -147,7 +147,7 @@ def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Op
         profile_s=flags.seconds,
         sensitivity_steps=flags.sensitivity_steps,
         tuning_s=flags.tuning_seconds,
-        converter_limits=ConverterLimits(flags.converter_seconds, flags.converter_memory),
+        converter_limits=ProcessLimits(flags.converter_seconds, flags.converter_memory),
         runner_limits=CandidateLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
         accepted=flags.accept,
         own=_own(flags.candidate, allow_pickle=flags.allow_pickle),
