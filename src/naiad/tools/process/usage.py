@@ -22,7 +22,7 @@ _GUEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessCounters:
     """What a process has used up to a moment."""
 
     parent: int
@@ -43,13 +43,13 @@ class MachineUsage:
     """Without the time of waiting for input or output."""
 
 
-def read_processes(proc: Path = PROC) -> dict[int, ProcessUsage]:
+def read_processes(proc: Path = PROC) -> dict[int, ProcessCounters]:
     """Return the usage of every process by its id."""
     try:
         names = [name for name in os.listdir(proc) if name.isdigit()]
     except OSError:
         return {}
-    found: dict[int, ProcessUsage] = {}
+    found: dict[int, ProcessCounters] = {}
     for name in names:
         try:
             fields = (proc / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -59,8 +59,8 @@ def read_processes(proc: Path = PROC) -> dict[int, ProcessUsage]:
     return found
 
 
-def _usage(fields: Sequence[str]) -> ProcessUsage:
-    return ProcessUsage(
+def _usage(fields: Sequence[str]) -> ProcessCounters:
+    return ProcessCounters(
         int(fields[_PARENT]),
         int(fields[_SESSION]),
         sum(int(text) for text in fields[_TIMES]) * _TICK_S,
@@ -68,7 +68,7 @@ def _usage(fields: Sequence[str]) -> ProcessUsage:
     )
 
 
-def family(pid: int, processes: Mapping[int, ProcessUsage]) -> list[int]:
+def family(pid: int, processes: Mapping[int, ProcessCounters]) -> list[int]:
     """Return a process and its descendants that are among `processes`."""
     children: dict[int, list[int]] = {}
     for each, usage in processes.items():
@@ -79,7 +79,7 @@ def family(pid: int, processes: Mapping[int, ProcessUsage]) -> list[int]:
     return found
 
 
-def cpu_s(pids: Iterable[int], processes: Mapping[int, ProcessUsage]) -> float:
+def cpu_s(pids: Iterable[int], processes: Mapping[int, ProcessCounters]) -> float:
     """Return the CPU time of some of `processes` together."""
     return sum(processes[each].cpu_s for each in pids)
 
