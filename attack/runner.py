@@ -221,7 +221,7 @@ class Campaign:
             outcome = bench.run(attack, protocol, is_short=self._is_short)
         except Exception as error:
             log = bench.server.log.read_text(errors="replace")[-2000:]
-            state = "runs" if bench.server.is_running else f"exited with {bench.server.process.returncode}"
+            state = "runs" if bench.server.is_running else f"exited with {bench.server.exit_status}"
             self.close()
             raise RuntimeError(f"{attack.name} over {protocol}: {error!r}; the server {state}:\n{log}") from error
         if outcome.problems:

@@ -1,10 +1,5 @@
 """A naiad server of its own, on loopback and free ports, with a small repository."""
 
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,16 +7,13 @@ from pathlib import Path
 from onnx import TensorProto, helper
 
 from naiad.options.network.access import format_line
+from naiad.tools.process.child import ProcessError, with_this_path
+from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 
 KEY = "naiad_attack_suite"
 """The API key of the probes; attackers have none."""
 _START_S = 150.0
 _EXIT_S = 20.0
-_SOURCE = Path(__file__).resolve().parent.parent / "src"
-_STARTED = {
-    "http": re.compile(r"Started HTTPService at \S+:(\d+)"),
-    "grpc": re.compile(r"Started GRPCInferenceService at \S+:(\d+)"),
-}
 _PYTHON_ECHO = """
 import triton_python_backend_utils as pb_utils
 
@@ -119,54 +111,30 @@ class Server:
     def __init__(self, repository: Path, work: Path, *, has_keys: bool, flags: Sequence[str] = ()) -> None:
         self.has_keys = has_keys
         self.log = work / f"server-{time.time_ns()}.log"
-        command = [sys.executable, "-m", "naiad", "serve", f"--model-repository={repository}"]
-        command += [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
-        command += [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+        arguments = [f"--model-repository={repository}", *LOOPBACK, *flags]
         if has_keys:
             keys = work / "keys"
             keys.write_text(format_line("probe", ["all"], KEY) + "\n")
-            command.append(f"--api-key-file={keys}")
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, *flags],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(_SOURCE)},
-            )
-        self.pid = self.process.pid
-        self.http_port, self.grpc_port = self._port("http"), self._port("grpc")
-        self._wait_log(re.compile(r'"ready: '))
+            arguments.append(f"--api-key-file={keys}")
+        self._process = ServeProcess(arguments, output=self.log, environment=with_this_path())
+        self.pid = self._process.pid
+        try:
+            ports = self._process.wait_ready(_START_S).ports
+        except ProcessError as error:
+            self.stop()
+            raise RuntimeError(f"the server has not started:\n{error}") from None
+        self.http_port, self.grpc_port = ports["http"], ports["grpc"]
 
     @property
     def is_running(self) -> bool:
         """Whether the process lives."""
-        return self.process.poll() is None
+        return self._process.is_alive
 
-    def _port(self, service: str) -> int:
-        return int(self._wait_log(_STARTED[service])[1])
-
-    def _wait_log(self, pattern: "re.Pattern[str]") -> "re.Match[str]":
-        end_s = time.monotonic() + _START_S
-        while time.monotonic() < end_s:
-            is_running = self.is_running
-            text = self.log.read_text(errors="replace")
-            found = pattern.search(text)
-            if found:
-                return found
-            if not is_running:
-                break
-            time.sleep(0.05)
-        self.stop()
-        raise RuntimeError(f"the server has not started:\n{self.log.read_text(errors='replace')[-4000:]}")
+    @property
+    def exit_status(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        return self._process.process.status
 
     def stop(self) -> None:
         """End the process."""
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            if not self.is_running:
-                return
-            self.process.send_signal(number)
-            try:
-                self.process.wait(_EXIT_S)
-            except subprocess.TimeoutExpired:
-                continue
+        self._process.close(_EXIT_S)

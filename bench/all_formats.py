@@ -25,13 +25,12 @@ from rich.console import Console
 from naiad.tools.demo.clients import Array, DemoClient
 from naiad.tools.demo.formats.catalog import FORMATS, DemoFormat, answers
 from naiad.tools.demo.formats.classifier import Digits, train
-from naiad.tools.demo.formats.run import resident_bytes
 from naiad.tools.demo.server import DemoSettings, Running, serving
+from naiad.tools.process.usage import resident_mib
 
 TOLERANCE = 1e-4
 _MOST_ROWS = 8
 _PARTS = 10
-_MIB = 1 << 20
 
 
 class Load:
@@ -114,7 +113,7 @@ def _watch(running: Running, load: Load, duration_s: float, client_count: int) -
     began = time.monotonic()
     for part in range(1, _PARTS + 1):
         time.sleep(max(0.0, began + duration_s * part / _PARTS - time.monotonic()))
-        memory = (resident_bytes(running.process.pid) or 0) / _MIB
+        memory = resident_mib(running.pid)
         print(
             f"{time.monotonic() - began:6.0f} s  {load.requests.total():9,} requests  {memory:8.1f} MiB", flush=True
         )

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, time_in
 from naiad.cli.status_line import StatusLine
 from naiad.core.tensor import TensorSpec
+from naiad.options.duration import read_time
 from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.converters.process import Limits as ConverterLimits
 from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runner import RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
@@ -35,6 +35,7 @@ from naiad.tools.optimize.source import Format, Labels, Samples, Source
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.formats import detect, refuse_pickle
 from naiad.tools.optimize.verdict import Tolerance, parse_tolerance
+from naiad.tools.process.running import ProcessLimits
 
 METRICS = ("accuracy", "top5", "f1", "mse")
 _DESCRIPTION = """\
@@ -120,13 +121,13 @@ def _add_limits(parser: Parser) -> None:
     add = parser.add_argument_group("time and memory").add_argument
     defaults = Options()
     add("--finalists", type=int, default=defaults.finalists, metavar="N", help="served; default 3")
-    add("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
+    add("--seconds", type=time_in("s"), default=defaults.profile_s, metavar="TIME", help="of a measurement")
     add("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
-    add("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
-    converter, runner = ConverterLimits(), CandidateLimits()
-    add("--converter-seconds", type=float, default=converter.time_s, metavar="S")
+    add("--tuning-seconds", type=time_in("s"), default=defaults.tuning_s, metavar="TIME")
+    converter, runner = ProcessLimits(), CandidateLimits()
+    add("--converter-seconds", type=time_in("s"), default=converter.time_s, metavar="TIME")
     add("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
-    add("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
+    add("--runner-seconds", type=time_in("s"), default=runner.call_s, metavar="TIME", help="limit of a request")
     add("--runner-memory", type=float, default=runner.memory_mib, metavar="MIB")
 
 
@@ -147,7 +148,7 @@ def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Op
         profile_s=flags.seconds,
         sensitivity_steps=flags.sensitivity_steps,
         tuning_s=flags.tuning_seconds,
-        converter_limits=ConverterLimits(flags.converter_seconds, flags.converter_memory),
+        converter_limits=ProcessLimits(flags.converter_seconds, flags.converter_memory),
         runner_limits=CandidateLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
         accepted=flags.accept,
         own=_own(flags.candidate, allow_pickle=flags.allow_pickle),
@@ -199,10 +200,10 @@ def _chosen(flag: str, text: str | None, kind: type[_Choice]) -> list[_Choice]:
 def _time_us(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
-    if not found:
-        raise ValueError(f"{flag} is '{text}'; write a time with its unit, for example 20ms")
-    return float(found[1]) * {"us": 1.0, "ms": 1e3, "s": 1e6}[found[2]]
+    try:
+        return read_time(text, "us", needs_unit=True)
+    except ValueError:
+        raise ValueError(f"{flag} is '{text}'; write a time with its unit, for example 20ms") from None
 
 
 def _tolerances(given: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, Tolerance]:

@@ -4,8 +4,11 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+
+from naiad.options.duration import read_time
 
 FAILED, BAD_OPTION = 1, 2
 """Exit statuses."""
@@ -44,6 +47,21 @@ def check_output(flag: str, path: Path, *, is_folder: bool = False) -> None:
     else:
         return
     raise ValueError(f"{flag} {path} cannot be written: {why}; give another path")
+
+
+def time_in(unit: str, *, is_whole: bool = False) -> Callable[[str], float]:
+    """Return the `type` of a flag with a time: `20ms`, `5s`, or a number in `unit`, in which the value is."""
+
+    def read(text: str) -> float:
+        try:
+            value = read_time(text, unit)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        if is_whole and not value.is_integer():
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of {unit}")
+        return int(value) if is_whole else value
+
+    return read
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header, time_in
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
@@ -65,9 +65,9 @@ def make_parser() -> Parser:
     add("--restart", action="store_true", help="discard what an interrupted run has finished")
     add(
         "--timeout",
-        type=float,
+        type=time_in("s"),
         default=DEFAULT_TIMEOUT_S,
-        metavar="S",
+        metavar="TIME",
         help=f"for a request, with retries while the server is unavailable; default {DEFAULT_TIMEOUT_S:g}",
     )
     add("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="header or metadata for a server")

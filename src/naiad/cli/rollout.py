@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naiad.cli.parser import BAD_OPTION, Parser, fail
+from naiad.cli.parser import BAD_OPTION, Parser, fail, time_in
 from naiad.cli.sources import DEFAULT_URL, NoResponseError, ask
 from naiad.client import Client
 
@@ -201,9 +201,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=time_in("s"),
         default=_TIMEOUT_S,
-        metavar="SECONDS",
+        metavar="TIME",
         help=f"for the answer, which comes when versions are loaded; default {_TIMEOUT_S:g}",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -219,7 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
     split.add_argument(
         "--steps", type=weights, metavar="PERCENT,...", help="weights one after the other; needs --every"
     )
-    split.add_argument("--every", type=float, metavar="SECONDS", help="duration of a step")
+    split.add_argument("--every", type=time_in("s"), metavar="TIME", help="duration of a step, such as 10m")
     actions = parser.add_argument_group("act")
     actions.add_argument("--promote", action="store_true", help="make the canary stable")
     actions.add_argument("--rollback", action="store_true", help="return to the version before")
@@ -236,7 +236,7 @@ def make_parser() -> argparse.ArgumentParser:
     guard = parser.add_argument_group("roll back by itself")
     guard.add_argument("--min-requests", type=int, metavar="N", help="requests that a verdict needs; default 100")
     guard.add_argument("--max-error-rate", type=float, metavar="SHARE", help="limit of errors / requests")
-    guard.add_argument("--max-p99-ms", type=float, metavar="MS", help="limit of the canary's p99")
+    guard.add_argument("--max-p99-ms", type=time_in("ms"), metavar="MS", help="limit of the canary's p99")
     guard.add_argument(
         "--max-p99-ratio", type=float, metavar="RATIO", help="limit of the canary's p99 / that of stable"
     )

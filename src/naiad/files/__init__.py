@@ -1,1 +1,1 @@
-"""Files of models, directories that processes hold while they use them, and the removal of what dead ones left."""
+"""Files that outlive a process: journals, replacement at once, locks, digests, and the removal of what is left."""

@@ -1,4 +1,4 @@
-"""Locks of directories (flock(2)): they end with the process that holds them, however it ends."""
+"""Locks of directories and files (flock(2)): they end with the process that holds them, however it ends."""
 
 import fcntl
 import os
@@ -30,16 +30,26 @@ def _hold(path: Path) -> int:
         except FileNotFoundError:
             continue  # removed in between
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if _is_still(path, descriptor):
+        if is_still(path, descriptor):
             return descriptor
         os.close(descriptor)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def is_still(path: Path, descriptor: int) -> bool:
+    """Return whether a path names the open file or directory: another process may have removed or replaced it."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or directory unless another process holds it; return whether it is locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
@@ -51,12 +61,7 @@ def removing(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield try_lock(descriptor)
     finally:
         os.close(descriptor)
 

@@ -325,6 +325,12 @@ class ServerOptions:
         maximum=256,
         summary="Server processes that share the ports.",
     )
+    ready_file: str = option(
+        "",
+        "ready-file",
+        "naiad: when the start is over, write the process id, the version and the URLs and ports as a JSON document "
+        "to this file; removed when the server begins to exit.",
+    )
     unix_socket_mode: int = option(
         0o600,
         "unix-socket-mode",

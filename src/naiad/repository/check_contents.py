@@ -1,13 +1,13 @@
 """Checks the contents of model files without a load: damage, Python syntax, packages that are missing."""
 
 import ast
-import hashlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from naiad.config.backends import EXTRAS, PACKAGES, canonical_name, filenames_of
 from naiad.config.problem import Problem
+from naiad.files.digest import file_sha256
 from naiad.repository.check import ModelReport
 from naiad.repository.stores.bare_files import bare_backend
 from naiad.repository.stores.model_file import model_file_problem
@@ -73,8 +73,7 @@ def _pickle_problem(report: ModelReport, directory: Path, *, allow_pickle: bool)
         needs = f"start the server with --allow-pickle, or set the parameter '{_DIGEST}' (sha256sum {path.name})"
         return "" if allow_pickle else f"{path.name} is a pickle, and loading a pickle executes its code: {needs}"
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = file_sha256(path)
     except OSError:
         return ""  # the load reports it
     return "" if found == digest else f"the SHA-256 digest of {path.name} is not the parameter '{_DIGEST}'"

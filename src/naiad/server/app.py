@@ -46,6 +46,7 @@ from naiad.server.reporting.metrics import (
     show_connections,
     show_responses,
 )
+from naiad.server.reporting.ready_file import ReadyFile
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.reporting.rollouts import show_rollouts
@@ -119,6 +120,7 @@ class Server:
         self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal(log_format=options.log.format)
         self._service_manager = service_manager or ServiceManager({})
+        self._ready_file = ReadyFile(options.ready_file)
         self._tracer = Tracer(options.trace)
         self._budget = open_budget(options, self._registry)
         self._records = open_records(options.repository)
@@ -170,6 +172,7 @@ class Server:
 
     async def _serve_until_stop(self, control: RepositoryControl[Served], ports: Ports) -> int:
         await self._stop.wait()
+        self._ready_file.remove()
         self._service_manager.stopping()
         return await self._leave(control, ports)
 
@@ -206,7 +209,9 @@ class Server:
     def _serves(self, ports: Ports) -> None:
         """Called once, when the start is over."""
         bound = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
-        log_ready(self._options, bound, is_ready=self._engine.is_ready(), model=first_model(self._engine))
+        is_ready = self._engine.is_ready()
+        log_ready(self._options, bound, is_ready=is_ready, model=first_model(self._engine))
+        self._ready_file.write(self._options, bound, is_ready=is_ready)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options

@@ -16,6 +16,7 @@ from naiad.cli.check.check_load import LoadRules, load_reported
 from naiad.cli.parser import Parser, fail
 from naiad.config.problem import Problem
 from naiad.core.errors import InferError, excerpt
+from naiad.options.duration import read_time
 from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
@@ -140,7 +141,7 @@ def _flag(text: str) -> bool:
 
 def _positive(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = read_time(text, "s")
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):

@@ -1,9 +1,5 @@
 """`naiad check --load`: load models as a server would, each in its own process, and report failures."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,8 +12,7 @@ import orjson
 from naiad.config.problem import Problem
 from naiad.repository.check import ModelReport
 from naiad.repository.opening import open_repository
-
-_LAST_WORDS_BYTES = 2000
+from naiad.tools.process.child import ChildProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ class _Loads:
     def __init__(self, path: str, rules: LoadRules) -> None:
         self._path = path
         self._rules = rules
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[ChildProcess] = set()
         self._is_over = False
 
     def load(self, names: Sequence[str]) -> list[_Outcome]:
@@ -75,60 +70,34 @@ class _Loads:
                 # An interrupt ends running loads, and no further one starts.
                 self._is_over = True
                 for process in list(self._running):
-                    _end(process)
+                    process.kill()
                 raise
 
     def _load(self, name: str) -> _Outcome:
         if self._is_over:
             return ["it was not tried"], 0.0
         with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
-            outcome, log = Path(home) / "outcome", Path(home) / "log"
+            outcome = Path(home) / "outcome"
             rules = self._rules
             strict = "strict" if rules.strict else "complete"
             pickles = "pickles" if rules.allow_pickle else "no-pickles"
-            status = self._run([self._path, name, strict, pickles, str(outcome), rules.backend_directory], log)
+            failure = self._run([self._path, name, strict, pickles, str(outcome), rules.backend_directory])
             if outcome.is_file():
                 found = orjson.loads(outcome.read_bytes())
                 return found["failures"], found["seconds"]
-            if status is None:
-                return [f"it was not ready after {self._rules.timeout_s:g} s"], self._rules.timeout_s
-            return [f"its process ended with {_status_text(status)}{_last_words(log)}"], 0.0
+            return [failure or self._late()], 0.0 if failure else rules.timeout_s
 
-    def _run(self, arguments: Sequence[str], log: Path) -> int | None:
-        """Run the process to its end; return its exit status, None if it took too long."""
-        command = [sys.executable, "-m", "naiad.cli.check.load_one", *arguments]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+    def _late(self) -> str:
+        return f"it was not ready after {self._rules.timeout_s:g} s"
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        """Run the process to its end, and return how it has ended; "" if it took too long."""
+        process = ChildProcess([sys.executable, "-m", "naiad.cli.check.load_one", *arguments])
         self._running.add(process)
         if self._is_over:  # the interrupt came before this process was known
-            _end(process)
+            process.kill()
         try:
-            return process.wait(self._rules.timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+            return "" if process.wait(self._rules.timeout_s) is None else process.ending
         finally:
             self._running.discard(process)
-            _end(process)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process, and all processes of its process group."""
-    with contextlib.suppress(ProcessLookupError):  # the group is empty
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
-
-
-def _last_words(log: Path) -> str:
-    text = log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
-    return f"; its last output: {text.splitlines()[-1]}" if text else ""
+            process.close()

@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, time_in
 
+_WHOLE_MS = time_in("ms", is_whole=True)
 BAD_OPTION = 3
 """Exit status of perf_analyzer for a wrong command line."""
 
@@ -104,7 +105,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     )
     add("--replay-speed", type=float, default=1.0, metavar="FACTOR", help="recorded gaps are divided by it")
     add("--binary-search", action="store_true", help="find the highest load within --latency-threshold")
-    add("-l", "--latency-threshold", type=float, default=0.0, metavar="MS", help="latency limit")
+    add("-l", "--latency-threshold", type=time_in("ms"), default=0.0, metavar="MS", help="latency limit")
     add("--streaming", action="store_true", help="gRPC streams, for sequences and decoupled models")
     add("-a", "--async", dest="is_async", action="store_true", help="accepted; sending never blocks")
     add("--sync", action="store_true", help="accepted; sending never blocks")
@@ -118,7 +119,14 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         choices=("confidence", "time_windows", "count_windows"),
         help="confidence: until the 95 %% intervals are narrow; *_windows: until three windows agree",
     )
-    add("-p", "--measurement-interval", type=int, default=5000, metavar="MS", help="length of a window")
+    add(
+        "-p",
+        "--measurement-interval",
+        type=_WHOLE_MS,
+        default=5000,
+        metavar="MS",
+        help="length of a window",
+    )
     add("--measurement-request-count", type=int, default=50, metavar="N", help="requests in a window")
     add(
         "-s",
@@ -129,12 +137,12 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="greatest half width of intervals, or difference of windows; default 10",
     )
     add("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
-    add("--duration", type=float, default=0.0, metavar="S", help="longest time of a load; default -p times -r")
+    add("--duration", type=time_in("s"), default=0.0, metavar="S", help="longest time of a load; default -p times -r")
     add("--max-errors", metavar="N|P%%", help="errors of a load allowed, as a count or a percentage; default 1%%")
     add("--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency")
     add("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
     add("--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before")
-    add("--slo", type=float, default=0.0, metavar="MS", help="responses within it count as goodput")
+    add("--slo", type=time_in("ms"), default=0.0, metavar="MS", help="responses within it count as goodput")
     add("--repeat", type=int, default=1, metavar="N", help="measure all loads N times, in turn")
     add("--strict", action="store_true", help="exit with 2 if unstable or limited by the generator")
 
@@ -206,7 +214,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     add("--endpoint", default="", metavar="PATH", help="written to --profile-export-file")
     add("-i", dest="protocol", default="http", metavar="PROTOCOL", help="http (default) or grpc")
     add("-H", dest="headers", action="append", default=[], metavar="NAME:VALUE", help="header, metadata")
-    add("--request-timeout", type=float, default=60.0, metavar="S", help="longer counts as an error")
+    add("--request-timeout", type=time_in("s"), default=60.0, metavar="S", help="longer counts as an error")
     add("--grpc-compression-algorithm", dest="compression", choices=("none", "gzip", "deflate"), default="none")
     add("--ssl-grpc-use-ssl", nargs="?", const="true", default="false", metavar="BOOL")
     for kind, name in (("grpc", "root-certifications"), ("https", "ca-certificates")):
@@ -220,7 +228,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     for kind in ("client-certificate", "private-key"):
         add(f"--ssl-https-{kind}-type", choices=("PEM",), default="PEM")
     add("--metrics-url", default="", metavar="URL", help="default localhost:8002/metrics")
-    add("--metrics-interval", type=int, default=1000, metavar="MS", help="between reads of the metrics; default 1000")
+    add(
+        "--metrics-interval",
+        type=_WHOLE_MS,
+        default=1000,
+        metavar="MS",
+        help="between reads of the metrics; default 1000",
+    )
     add("--collect-metrics", action="store_true", help="read the server's metrics during the run")
 
 

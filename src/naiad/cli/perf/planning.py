@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
+from naiad.options.duration import read_time
 from naiad.tools.perf.load.search import check_loads
 from naiad.tools.perf.plan import (
     Concurrency,
@@ -62,8 +63,7 @@ _TLS = ("https", "grpcs")
 _IN_PROCESS = Protocol.IN_PROCESS
 _TRUE = ("true", "1", "yes")
 _NUMBER = r"\d+(\.\d+)?"
-_PHASE = re.compile(rf"^(?P<length>{_NUMBER})(?P<unit>ms|s|m|):(?P<start>{_NUMBER})(-(?P<end>{_NUMBER}))?$")
-_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+_PHASE = re.compile(rf"^(?P<length>{_NUMBER}(us|ms|s|m|h|)):(?P<start>{_NUMBER})(-(?P<end>{_NUMBER}))?$")
 
 
 def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> Plan:
@@ -179,7 +179,7 @@ def _ramp(flags: argparse.Namespace, flag: str, text: str) -> Ramp:
             )
         start = float(found["start"])
         end = float(found["end"]) if found["end"] else start
-        phases.append(Phase(float(found["length"]) * _UNIT_S[found["unit"]], start, end))
+        phases.append(Phase(read_time(found["length"], "s"), start, end))
     return Ramp(tuple(phases), is_poisson=flags.request_distribution == "poisson")
 
 

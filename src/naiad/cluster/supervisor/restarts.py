@@ -121,9 +121,9 @@ def _delay_ns(deaths: int) -> int:
 def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     """Return the options of the `start`-th process of a slot.
 
-    Limits of connections and of request bytes, the local cache and the size of a recording are divided; delays and
-    warnings of the supervisor are removed. --exit-on-error applies only to the start of the server: a model that
-    serving processes could no longer load must not keep a replacement from serving the other models.
+    Limits of connections and of request bytes, the local cache and the size of a recording are divided; delays,
+    warnings and the ready file of the supervisor are removed. --exit-on-error applies only to the start of the
+    server: a model that serving processes could no longer load must not keep a replacement from serving what it can.
     """
     count = options.process_count
     cache = {name: dict(settings) for name, settings in options.cache_config.items()}
@@ -135,6 +135,7 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
         cache_config=cache,
         repository=replace(options.repository, exit_on_error=options.repository.exit_on_error and start == 1),
         drain_s=0.0,
+        ready_file="",
         max_request_bytes=-(-options.max_request_bytes // count),
         no_effect=(),
         http=replace(options.http, max_connections=-(-options.http.max_connections // count)),

@@ -25,6 +25,7 @@ from naiad.files.temporary import OwnDirectory
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
+from naiad.server.reporting.ready_file import ReadyFile
 from naiad.server.reporting.report import log_ready
 from naiad.telemetry.last_resort import begin_task
 
@@ -61,6 +62,7 @@ class Supervisor:
     ) -> None:
         """`started` are processes to use, removed from the list; further ones are started."""
         self._service_manager = service_manager or ServiceManager({})
+        self._ready_file = ReadyFile(options.ready_file)
         self._started = [] if started is None else started
         resolve_policies(options.host_policies)  # raises once, not in every process
         self._options = options
@@ -112,6 +114,7 @@ class Supervisor:
             self._open([listener for listener in listeners if listener.address.reuse_port])
             is_ready = all(loaded.is_ready for loaded in self._loaded.values())
             log_ready(self._options, self._bound, is_ready=is_ready, model=self._loaded[0].model)
+            self._ready_file.write(self._options, self._bound, is_ready=is_ready)
             self._service_manager.ready()
             noting = self._spawn(self._note_regularly())
             await self._supervise(lambda: False)
@@ -307,6 +310,7 @@ class Supervisor:
 
     async def _leave(self) -> int:
         """Drain all processes; return 0 if all of them finished in time and no process was missing."""
+        self._ready_file.remove()
         self._service_manager.stopping()
         verdict = self._supervision.verdict
         if verdict:

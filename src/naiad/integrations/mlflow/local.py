@@ -1,7 +1,5 @@
 """`mlflow deployments run-local`: serve a model on this machine, until it is interrupted."""
 
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +14,10 @@ from naiad.client import InferError
 from naiad.integrations.mlflow.model import FlavourError, deployable
 from naiad.integrations.mlflow.target import TargetError, read_settings
 from naiad.repository.stores.new_version import added_version
+from naiad.tools.process.child import ChildProcess
+
+_GRACE_S = 40.0
+"""The server itself gives running requests 30 s."""
 
 
 def run_local(
@@ -29,8 +31,11 @@ def run_local(
         except (TargetError, FlavourError, InferError) as error:
             raise MlflowException(f"{target}: {error}", codes.INVALID_PARAMETER_VALUE) from error
         with added_version(Path(temporary), source.model, source.new):
-            status = subprocess.run(
-                [sys.executable, "-m", "naiad", "serve", "--model-repository", temporary], env=os.environ, check=False
-            ).returncode
+            command = [sys.executable, "-m", "naiad", "serve", "--model-repository", temporary]
+            server = ChildProcess(command, shows_output=True)
+            try:
+                status = server.wait()
+            finally:
+                server.terminate(_GRACE_S)  # after Ctrl-C
     if status:
         raise MlflowException(f"{target}: the server ended with status {status}; its log has the reason")

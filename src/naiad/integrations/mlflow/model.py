@@ -13,6 +13,7 @@ from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array
+from naiad.files.digest import file_sha256
 from naiad.integrations.mlflow.tables import InputsError, tensors_of
 from naiad.integrations.mlflow.target import DeploymentSettings
 from naiad.repository.stores.new_version import NewVersion
@@ -125,11 +126,8 @@ def _digest(flavour: Flavour, directory: Path, files: _Files) -> str:
     """Return what the parameter `sha256` of the backend is compared with."""
     if flavour.name == FUNCTION:
         return digest_of(directory)
-    import hashlib
-
     (file,) = files.values()
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(file)
 
 
 def _whole(directory: Path, _: Mapping[str, Any]) -> _Files:

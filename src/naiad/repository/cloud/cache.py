@@ -11,7 +11,6 @@ Everything comes into place by a rename after it is complete; what a crash leave
 How much a cache holds, and what goes when something new needs room.
 """
 
-import hashlib
 import logging
 import os
 import shutil
@@ -25,6 +24,7 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import internal
+from naiad.files.digest import file_sha256
 from naiad.files.held import HeldDirectory, alone, removing
 
 _log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class ModelCache:
             return False
         if verified.get(file.path) == look:
             return True
-        if path.stat().st_size == file.size_bytes and _digest(path) == digest:
+        if path.stat().st_size == file.size_bytes and file_sha256(path) == digest:
             verified[file.path] = look
             return True
         _log.warning("%s, the copy of %s, is damaged; it is downloaded again", path, file.url)
@@ -271,7 +271,7 @@ class ModelCache:
 
     def _bring_one(self, directory: Path, file: WantedFile, incoming: Path) -> str:
         file.fetch(incoming)
-        digest = _digest(incoming)
+        digest = file_sha256(incoming)
         os.chmod(incoming, 0o444)
         target = directory / file.path
         # The link first: a content without one may have to make room for others.
@@ -303,11 +303,6 @@ def _link(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source, path)
         os.replace(path, target)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_manifest(home: Path) -> dict[str, str]:

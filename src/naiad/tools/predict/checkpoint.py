@@ -6,17 +6,16 @@ A run that continues cuts the files to those lengths, skips the rows, and goes o
 When all rows are done, the last line names the finished file; renaming it and removing the folder may be repeated.
 """
 
-import contextlib
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.files.journal import Journal
+from naiad.files.replacement import synchronize_folder
 
 _VERSION = 1
 _JOURNAL = "journal.jsonl"
@@ -50,12 +49,14 @@ class JobCheckpoint:
         self.folder = output.with_name(f"{output.name}.partial")
         self.position = JobPosition()
         self.folder.mkdir(exist_ok=True)
-        self._journal: IO[bytes] = (self.folder / _JOURNAL).open("ab+")
+        self._journal = Journal(self.folder / _JOURNAL)
         try:
-            self._lock()
-            text = b"" if restart else self._text()
-            if b"\n" in text:
-                self._continue(text, facts)
+            if not self._journal.lock():
+                # Another process has it, or has just removed the folder.
+                raise unavailable(f"another process writes {output}; wait for its end, or choose another output")
+            lines = [] if restart else self._journal.lines()
+            if lines:
+                self._continue(lines, facts)
             else:
                 self._begin(facts)
         except BaseException:
@@ -65,7 +66,7 @@ class JobCheckpoint:
     def record(self, position: JobPosition) -> None:
         """Write how far the job has come; the files of rows must be synced. Raises OSError."""
         self.position = position
-        self._append(asdict(position))
+        self._journal.append(asdict(position))
 
     def publish(self, finished: Path, rejected: Path | None, rejected_target: Path) -> None:
         """Move the complete output and the reasons of failed rows to their places, and remove the folder.
@@ -78,7 +79,7 @@ class JobCheckpoint:
             rejected.replace(rejected_target)
         if finished.exists():
             finished.replace(self.output)
-        _sync_folder(self.output.parent)
+        synchronize_folder(self.output.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def discard_if_empty(self) -> None:
@@ -90,38 +91,16 @@ class JobCheckpoint:
         """Release the folder for other processes."""
         self._journal.close()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise self._in_use() from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat((self.folder / _JOURNAL).stat(), os.fstat(self._journal.fileno())):
-                return
-        raise self._in_use()  # it has removed the folder since
-
-    def _in_use(self) -> InferError:
-        return unavailable(f"another process writes {self.output}; wait for its end, or choose another output")
-
-    def _text(self) -> bytes:
-        self._journal.seek(0)
-        text = self._journal.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            self._journal.truncate(len(whole))  # a line that a killed run has not finished
-        return whole
-
     def _begin(self, facts: Facts) -> None:
         for path in self.folder.iterdir():
             if path.name != _JOURNAL:
                 path.unlink()
-        self._journal.truncate(0)
-        self._append({"version": _VERSION, "facts": facts})
-        _sync_folder(self.folder)
-        _sync_folder(self.output.parent)
+        self._journal.clear()
+        self._journal.append({"version": _VERSION, "facts": facts})
+        synchronize_folder(self.folder)
+        synchronize_folder(self.output.parent)
 
-    def _continue(self, text: bytes, facts: Facts) -> None:
-        lines = text.splitlines()
+    def _continue(self, lines: Sequence[bytes], facts: Facts) -> None:
         try:
             head = json.loads(lines[0])
             found, earlier = head["version"], head["facts"]
@@ -140,11 +119,6 @@ class JobCheckpoint:
             f"{self.folder} has {self.position.rows:,} rows of a run that was interrupted, and this run cannot "
             f"continue it: {reason}; add --restart to begin with the first row"
         )
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        self._journal.write(json.dumps(line).encode() + b"\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
 
 
 def difference(earlier: Facts, now: Facts) -> str:
@@ -187,13 +161,3 @@ def file_facts(paths: Iterable[Path]) -> dict[str, list[int]]:
                 status = file.stat()
                 facts[str(file)] = [status.st_size, status.st_mtime_ns]
     return facts
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames in a folder permanent, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

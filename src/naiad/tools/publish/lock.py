@@ -1,10 +1,11 @@
 """One publication of a model at a time, also of several processes: a locked file in the repository."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from naiad.files.held import is_still, try_lock
 
 
 class LockedError(ValueError):
@@ -30,15 +31,11 @@ def publishing(repository: Path, model: str) -> Iterator[None]:
 def _acquire(path: Path, model: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(path) and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
+        if not try_lock(descriptor):
             os.close(descriptor)
             raise LockedError(
                 f"another process publishes model '{model}' in {path.parent}; try again when it is done"
-            ) from None
-        except FileNotFoundError:
-            pass  # removed by the process that held it, between both calls
-        os.close(descriptor)
+            )
+        if is_still(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # Removed by the process that held it, between both calls.

@@ -14,13 +14,13 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
 from naiad.tools.optimize.converters.operators import missing_operator
-from naiad.tools.optimize.converters.process import Limits
 from naiad.tools.optimize.converters.run import Converter
 from naiad.tools.optimize.samples.reading import ArraySamples
 from naiad.tools.optimize.source import Format, Source
+from naiad.tools.process.running import ProcessLimits
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)
-LIMITS = Limits(30, 400)
+LIMITS = ProcessLimits(30, 400)
 MODULE = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -118,13 +118,13 @@ def test_changed_content_converts_again(converter, tmp_path, change):
 @pytest.mark.parametrize(
     ("what", "limits", "reason"),
     [
-        ("crash", Limits(30, 400), r"crashed \(exit status 3\)"),
-        ("signal", Limits(30, 400), r"crashed \(signal 6\)"),
-        ("hang", Limits(2, 400), "not finished after 2 s"),
-        ("memory", Limits(30, 200), "more than the limit of 200 MiB"),
-        ("print", Limits(30, 400), "bytes of output"),
-        ("nothing", Limits(30, 400), "wrote no file"),
-        ("error", Limits(30, 400), "operator aten::fft_rfft has no counterpart: RuntimeError"),
+        ("crash", ProcessLimits(30, 400), r"crashed \(exit status 3\)"),
+        ("signal", ProcessLimits(30, 400), r"crashed \(signal 6\)"),
+        ("hang", ProcessLimits(2, 400), "not finished after 2 s"),
+        ("memory", ProcessLimits(30, 200), "more than the limit of 200 MiB"),
+        ("print", ProcessLimits(30, 400), "bytes of output"),
+        ("nothing", ProcessLimits(30, 400), "wrote no file"),
+        ("error", ProcessLimits(30, 400), "operator aten::fft_rfft has no counterpart: RuntimeError"),
     ],
 )
 def test_failed_converter_has_reason_and_no_files(converter, tmp_path, what, limits, reason):
@@ -139,7 +139,7 @@ def test_failed_converter_has_reason_and_no_files(converter, tmp_path, what, lim
 
 def test_failure_is_tried_again_with_other_limits(converter, tmp_path):
     converter.convert(candidate(tmp_path, "crash"))
-    make(tmp_path, Limits(31, 400)).convert(candidate(tmp_path, "crash"))
+    make(tmp_path, ProcessLimits(31, 400)).convert(candidate(tmp_path, "crash"))
     assert runs(tmp_path) == 2
 
 

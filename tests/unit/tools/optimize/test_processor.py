@@ -11,7 +11,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def process(folder, pid, parent, user_s, children_s=0.0, name="a (b) c"):
     fields = [f"{pid}", f"({name})", "S", f"{parent}", *["0"] * 9]
-    fields += [str(int(each * TICKS)) for each in (user_s, 0, children_s, 0)]
+    fields += [str(int(each * TICKS)) for each in (user_s, 0, children_s, 0)] + ["0"] * 7
     (folder / str(pid)).mkdir(exist_ok=True)
     (folder / str(pid) / "stat").write_text(" ".join(fields))
 

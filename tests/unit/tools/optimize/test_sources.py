@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.converters.process import Limits
 from naiad.tools.optimize.samples.reading import from_path
 from naiad.tools.optimize.source import Format, Source
 from naiad.tools.optimize.sources.formats import detect
@@ -18,6 +17,7 @@ from naiad.tools.optimize.sources.observation import observe, parse_tensor, run_
 from naiad.tools.optimize.sources.opening import NamedSamples, open_source, source_digest
 from naiad.tools.optimize.sources.reading import Reading
 from naiad.tools.optimize.sources.reading_child import read
+from naiad.tools.process.running import ProcessLimits
 
 DATA = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -68,7 +68,7 @@ def test_fixed_rows_are_no_batch(tmp_path):
 def test_reading_ends_at_the_limit(tmp_path):
     path = write_identity(tmp_path / "m.onnx", [2, 3])
     with pytest.raises(ValueError, match=r"m\.onnx: the file cannot be read: not finished after 0\.01 s"):
-        open_source(path, limits=Limits(0.01))
+        open_source(path, limits=ProcessLimits(0.01))
 
 
 def test_pickle_is_refused_with_the_reason(tmp_path):

@@ -1,6 +1,5 @@
 """The configurations to go back to, in a file: an analysis that was killed is undone by the next one."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import invalid_argument
+from naiad.files.replacement import replace_file
 
 _VERSION = 1
 
@@ -59,18 +59,7 @@ def write_journal(path: Path, url: str, models: Mapping[str, Original]) -> None:
         "models": {name: each.config_json for name, each in models.items()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    with contextlib.suppress(OSError):
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    replace_file(path, json.dumps(content, indent=1).encode())
 
 
 def read_journal(path: Path) -> MeasurementJournal:

@@ -1,29 +1,19 @@
-"""CPU and memory of a server on this machine and of its child processes, and the CPU of other programs.
-
-Both come from Linux's /proc.
-"""
+"""CPU and memory of a server on this machine and of its child processes, and the CPU of other programs."""
 
 import math
-import mmap
 import os
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from naiad.tools.measure.result import Interval
+from naiad.tools.process.usage import PROC, cpu_s, family, main_thread_s, read_machine, read_processes
 
 _INTERVAL_S = 0.2
-_PPID, _TIMES, _RSS = 1, slice(11, 15), 21
-"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0. The times are of the process itself and of
-its children that have ended, such as the worker of an earlier variant, which would be missing otherwise."""
-_IDLE = (3, 4)
-"""Fields of the line `cpu` of /proc/stat that count no work: idle and iowait."""
-_GUEST = 8
-"""The first field of that line that is part of an earlier one."""
 _Z95 = 1.96
 
 
@@ -41,70 +31,20 @@ class MeasuredUsage:
     """CPU time of the main thread of the first process; 0 where the kernel does not count it."""
 
 
-def read_usage(pid: int, proc: Path = Path("/proc")) -> MeasuredUsage | None:
+def read_usage(pid: int, proc: Path = PROC) -> MeasuredUsage | None:
     """Return the usage of a process and its descendants; None without /proc, or when the process has ended."""
-    rows = _rows(proc)
-    if pid not in rows:
+    processes = read_processes(proc)
+    if pid not in processes:
         return None
-    children: dict[int, list[int]] = {}
-    for each, fields in rows.items():
-        children.setdefault(int(fields[_PPID]), []).append(each)
-    family = _family(pid, children)
-    known = {*family, *_family(os.getpid(), children)}.intersection(rows)
-    pages = sum(int(rows[each][_RSS]) for each in family)
+    measured = family(pid, processes)
+    known = {*measured, *family(os.getpid(), processes)}
     return MeasuredUsage(
         time.monotonic(),
-        _cpu_s(rows, family),
-        pages * mmap.PAGESIZE,
-        _machine_s(proc) - _cpu_s(rows, known),
-        _main_thread_s(pid, proc),
+        cpu_s(measured, processes),
+        sum(processes[each].resident_bytes for each in measured),
+        read_machine(proc).busy_s - cpu_s(known, processes),
+        main_thread_s(pid, proc),
     )
-
-
-def _family(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return a process and its descendants."""
-    family = [pid]
-    for each in family:
-        family += children.get(each, ())
-    return family
-
-
-def _cpu_s(rows: Mapping[int, Sequence[str]], pids: Iterable[int]) -> float:
-    ticks = sum(int(text) for each in pids for text in rows[each][_TIMES])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _main_thread_s(pid: int, proc: Path) -> float:
-    """Return the CPU time of a main thread, which `stat` would give in ticks of 10 ms."""
-    try:
-        return int((proc / str(pid) / "task" / str(pid) / "schedstat").read_text().split()[0]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _machine_s(proc: Path) -> float:
-    """Return the CPU time that all programs have used, and that a hypervisor withheld; 0 without /proc/stat."""
-    try:
-        fields = (proc / "stat").read_text().split("\n", 1)[0].split()[1:]
-        ticks = [int(each) for index, each in enumerate(fields[:_GUEST]) if index not in _IDLE]
-    except (OSError, ValueError):
-        return 0.0
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-
-def _rows(proc: Path) -> Mapping[int, Sequence[str]]:
-    rows: dict[int, Sequence[str]] = {}
-    try:
-        names = [name for name in os.listdir(proc) if name.isdigit()]
-    except OSError:
-        return rows
-    for name in names:
-        try:
-            text = (proc / name / "stat").read_text(errors="replace")
-        except OSError:
-            continue  # the process has ended meanwhile
-        rows[int(name)] = text[text.rindex(")") + 2 :].split()
-    return rows
 
 
 class ResourceMeter:

@@ -2,12 +2,7 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,18 +13,12 @@ from naiad.tools.analyze.measurement import ServerLostError
 from naiad.tools.perf.plan import Protocol as Transport
 from naiad.tools.perf.plan import ServerTarget
 from naiad.tools.perf.targets.connections import client_tls
+from naiad.tools.process.child import ProcessError
+from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 
 _START_S = 120.0
-_STOP_S = 15.0
-_POLL_S = 0.05
 _ALIVE_S = 5.0
 _TAIL_BYTES = 4000
-_PR_SET_PDEATHSIG = 1
-_STARTED = {
-    "grpc": re.compile(r"Started GRPCInferenceService at ([^\s\"]+)"),
-    "http": re.compile(r"Started HTTPService at ([^\s\"]+)"),
-    "metrics": re.compile(r"Started Metrics Service at ([^\s\"]+)"),
-}
 
 
 class AnalyzedServer(Protocol):
@@ -112,7 +101,7 @@ class OwnServer:
         self._environment = environment or {}
         self._arguments = [*(f"--model-repository={each}" for each in repositories), *flags]
         self._transport = transport
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServeProcess | None = None
         self._has_failed = False
         descriptor, path = tempfile.mkstemp(prefix="naiad-analyze-", suffix=".log")
         os.close(descriptor)
@@ -137,34 +126,17 @@ class OwnServer:
         """Start the process and wait until it listens. Raises ServerLostError with the output."""
         await self._end()
         self._has_failed = False
-        command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
-        command += [f"--{name}-port=0" for name in _STARTED] + ["--model-control-mode=explicit", *self._arguments]
-        follow = _end_with_parent if sys.platform == "linux" else None
-        with self.log.open("wb") as output:
-            # A session of its own: Ctrl-C in the terminal is for the analysis, which stops the server.
-            self._process = subprocess.Popen(
-                command,
-                env={**os.environ, **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=follow,  # noqa: PLW1509 - a single system call, its library is loaded already
-            )
-        addresses = await self._addresses()
-        self.service = ServerTarget(f"{self._transport.value}://{addresses[self._transport.value]}", self._transport)
-        self.metrics_url = f"http://{addresses['metrics']}/metrics"
-
-    async def _addresses(self) -> dict[str, str]:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_START_S):
-                while self._process and self._process.poll() is None:
-                    text = self.log.read_text(errors="replace")
-                    found = {name: match[1] for name, rule in _STARTED.items() if (match := rule.search(text))}
-                    if len(found) == len(_STARTED):
-                        return found
-                    await asyncio.sleep(_POLL_S)
-        raise ServerLostError(f"the server did not start (output in {self.log}):\n{self.output}")
+        flags = [*LOOPBACK, "--model-control-mode=explicit", *self._arguments]
+        self._process = ServeProcess(flags, output=self.log, environment={**os.environ, **self._environment})
+        try:
+            addresses = await self._process.ready(_START_S)
+        except ProcessError as error:
+            raise ServerLostError(f"the server did not start (output in {self.log}):\n{error}") from None
+        url = addresses.urls.get(self._transport.value, "")
+        if not url:
+            raise ServerLostError(f"the flags turn {self._transport.value} off, over which the server is measured")
+        self.service = ServerTarget(url if "://" in url else f"grpc://{url}", self._transport)
+        self.metrics_url = addresses.urls.get("metrics", "")
 
     async def is_alive(self) -> bool:
         """Return whether the process runs and responds."""
@@ -174,7 +146,7 @@ class OwnServer:
         return is_alive
 
     def _is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive
 
     async def stop(self) -> None:
         """End the process."""
@@ -185,20 +157,5 @@ class OwnServer:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()
-        try:
-            await asyncio.to_thread(process.wait, _STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
-
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """Ask Linux for SIGTERM when the analysis ends, however it does."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if process is not None:
+            await asyncio.to_thread(process.close)

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from naiad.tools.analyze.report.text import latency_ms
 from naiad.tools.measure.charts import parts_of_requests
 from naiad.tools.measure.page import Page
 from naiad.tools.measure.result import Interval
+from naiad.tools.process.child import ProcessError
+from naiad.tools.process.running import run_checked
 
 _log = logging.getLogger(__name__)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -125,8 +126,8 @@ def write_pdf(html: Path, pdf: Path) -> bool:
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
     command += [f"--print-to-pdf={pdf}", html.resolve().as_uri()]
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_PDF_TIMEOUT_S)
-    except subprocess.SubprocessError as error:
+        run_checked(command, _PDF_TIMEOUT_S)
+    except ProcessError as error:
         _log.warning("%s has the report; there is no PDF of it: %s", html, error)
         return False
     return True

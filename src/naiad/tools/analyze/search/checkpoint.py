@@ -7,21 +7,20 @@ file. Lines of another fingerprint (changed model files, configuration or server
 import dataclasses
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from naiad.files.below import files_below
+from naiad.files.digest import add_files
+from naiad.files.journal import Journal
 from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Interval, Row
 from naiad.tools.measure.result_json import read_record
 
 _VERSION = 1
-_CHUNK_BYTES = 1 << 20
 
 
 class CheckpointError(ValueError):
@@ -39,22 +38,14 @@ class SearchCheckpoint:
         self.fingerprint = fingerprint
         self._recorded: dict[tuple[str, str], deque[Measured]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab+")
+        self._journal = Journal(path)
         try:
-            for found, measured in _read(self._file_text(), path):
+            for found, measured in _read(self._journal.lines(), path):
                 if found == fingerprint:
                     self._recorded.setdefault((measured.point.key, measured.turn), deque()).append(measured)
         except BaseException:
-            self._file.close()
+            self._journal.close()
             raise
-
-    def _file_text(self) -> bytes:
-        self._file.seek(0)
-        text = self._file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            self._file.truncate(len(whole))
-        return whole
 
     def take(self, point: Point) -> Measured | None:
         """Return the next recorded measurement of a point, each once; None when there is none left."""
@@ -80,16 +71,12 @@ class SearchCheckpoint:
 
     def append(self, measured: Measured) -> None:
         """Write a measurement to the disk. Raises OSError."""
-        line = json.dumps(
-            {"version": _VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(measured)}, ensure_ascii=False
-        )
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        document = dataclasses.asdict(measured)
+        self._journal.append({"version": _VERSION, "fingerprint": self.fingerprint, **document})
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +90,7 @@ class SearchCheckpoint:
 def read_measurements(path: Path) -> list[Measured]:
     """Return all measurements of a file, of any fingerprint. Raises OSError and CheckpointError."""
     text = path.read_bytes()
-    return [measured for _, measured in _read(text[: text.rfind(b"\n") + 1], path)]
+    return [measured for _, measured in _read(text[: text.rfind(b"\n") + 1].splitlines(), path)]
 
 
 def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
@@ -115,17 +102,12 @@ def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
     for fact in facts:
         digest.update(f"{len(fact)}:{fact}".encode())
     for root in paths:
-        for path in files_below(root):
-            name = str(path.relative_to(root))
-            digest.update(f"{len(name)}:{name}:{path.stat().st_size}:".encode())
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    digest.update(chunk)
+        add_files(digest, root)
     return digest.hexdigest()
 
 
-def _read(text: bytes, path: Path) -> Iterator[tuple[str, Measured]]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _read(lines: Sequence[bytes], path: Path) -> Iterator[tuple[str, Measured]]:
+    for number, line in enumerate(lines, 1):
         try:
             document = json.loads(line)
             if document["version"] != _VERSION:

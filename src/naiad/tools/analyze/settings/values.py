@@ -1,15 +1,14 @@
 """The forms of values in Model Analyzer's files, each checked with the name of its key."""
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from naiad.config.problem import nearest
+from naiad.options.duration import read_time
 from naiad.tools.analyze.goal import LOWER_IS_BETTER, Bound
 
 METRICS = LOWER_IS_BETTER | {"perf_throughput"}
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?$")
-_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
 
 
 class SettingsError(ValueError):
@@ -90,19 +89,22 @@ def numbers(value: Any, key: str) -> tuple[int, ...]:
 
 def milliseconds(value: Any, key: str) -> float:
     """Return a time in ms, from a number of ms or from `20ms`, `0.5s`."""
-    return _time_ms(value, key, "ms", "20ms")
+    return _time(value, key, "ms", "20ms")
 
 
 def seconds(value: Any, key: str) -> float:
     """Return a time in s, from a number of s or from `90s`, `10m`, `1h`."""
-    return _time_ms(value, key, "s", "10m") / 1e3
+    return _time(value, key, "s", "10m")
 
 
-def _time_ms(value: Any, key: str, unit: str, example: str) -> float:
-    matched = _DURATION.match(str(value).strip())
-    if matched is None or isinstance(value, bool) or not float(matched[1]):
+def _time(value: Any, key: str, unit: str, example: str) -> float:
+    try:
+        found = 0.0 if isinstance(value, bool) else read_time(str(value), unit)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
         raise SettingsError(f"{key} is {value!r}; use a time, for example {example}")
-    return float(matched[1]) * _MS[matched[2] or unit]
+    return found
 
 
 def objectives(value: Any, key: str) -> dict[str, float]:

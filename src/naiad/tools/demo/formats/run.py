@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from naiad.tools.demo.formats.catalog import FORMATS, DemoFormat, answers, build
 from naiad.tools.demo.formats.classifier import Digits, train
 from naiad.tools.demo.progress import waiting
 from naiad.tools.demo.server import DemoSettings, Running, serving
+from naiad.tools.process.usage import resident_mib
 
 RATE_S = 1.0
 _WIDE_COLUMNS = 120
@@ -26,7 +26,6 @@ _FIGURES = ("correct", "agree", "max diff", "p50 ms", "req/s", "load s", "MiB")
 _ROWS = 32
 _SINGLE_REQUESTS = 200
 _CONCURRENCY = 16
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def measure(
     form: DemoFormat, running: Running, digits: Digits, expected: Array, duration_s: float
 ) -> FormatMeasurement:
     """Load a model and ask it for all pictures. Raises InferenceServerException."""
-    before = resident_bytes(running.process.pid)
+    before_mib = resident_mib(running.pid)
     began = time.perf_counter()
     with http.InferenceServerClient(running.http_url, network_timeout=600, connection_timeout=600) as control:
         control.load_model(form.model)
@@ -112,7 +111,7 @@ def measure(
     found = [_ask_all(protocol, url, form.model, declared["name"], pictures) for protocol, url in running.urls()]
     p50_ms = _single_latency_ms(running, form.model, declared["name"], pictures)
     rate = asyncio.run(_rate(running.grpc_url, form.model, declared, pictures, duration_s))
-    after = resident_bytes(running.process.pid)
+    after_mib = resident_mib(running.pid)
     labels = [answer.argmax(1) for answer in found]
     return FormatMeasurement(
         correct=int((labels[0] == digits.labels).sum()),
@@ -121,7 +120,7 @@ def measure(
         p50_ms=p50_ms,
         rate=rate,
         load_s=load_s,
-        memory_mib=None if before is None or after is None else (after - before) / _MIB,
+        memory_mib=after_mib - before_mib if before_mib else None,
     )
 
 
@@ -160,12 +159,3 @@ async def _rate(url: str, model: str, declared: dict[str, Any], pictures: Array,
 
         counts = await asyncio.gather(*(ask() for _ in range(_CONCURRENCY)))
     return sum(counts) / duration_s
-
-
-def resident_bytes(pid: int) -> int | None:
-    """Return the resident memory of a process, None where there is no /proc."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-    except OSError:
-        return None
-    return int(pages) * 4096

@@ -3,13 +3,13 @@
 import importlib.metadata
 import json
 import re
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.source import BACKENDS, Format, ShapeRange, Source
+from naiad.tools.process.running import run_checked
 
 _P = Precision
 _OPSET = 17
@@ -38,6 +38,7 @@ _EXTRAS: Mapping[str, str] = {
     "nncf": "nncf",
 }
 _BUILD = re.compile(r"-(cpu|cu\d+)$")
+_LIST_S = 60.0
 _LIST_PACKAGES = """
 import importlib.metadata, json
 print(json.dumps({each.name: each.version for each in importlib.metadata.distributions() if each.name}))
@@ -80,12 +81,12 @@ def installed_packages(python: Path | None = None) -> dict[str, str]:
     """Return the versions of installed packages by normalized name, of another interpreter if one is given.
 
     Builds for CPUs or a CUDA also count under the name without "-cpu", "-cu12", and so on. Raises OSError or
-    CalledProcessError if the interpreter does not run.
+    ProcessError if the interpreter does not run.
     """
     if python is None:
         found = {each.name: each.version for each in importlib.metadata.distributions() if each.name}
     else:
-        found = json.loads(subprocess.run([python, "-c", _LIST_PACKAGES], capture_output=True, check=True).stdout)
+        found = json.loads(run_checked([str(python), "-c", _LIST_PACKAGES], _LIST_S).splitlines()[-1])
     names = {name.lower().replace("_", "-"): version for name, version in found.items()}
     return {**{_BUILD.sub("", name): version for name, version in names.items()}, **names}
 

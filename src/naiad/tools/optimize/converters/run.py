@@ -13,16 +13,17 @@ from typing import Any
 
 from naiad.core.tensor import TensorSpec
 from naiad.core.version import PACKAGE_DIR, __version__
-from naiad.files.below import files_below
+from naiad.files.digest import content_digest
+from naiad.files.replacement import synchronize_files
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
-from naiad.tools.optimize.converters import process
 from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, ConversionJob, JobTensor
 from naiad.tools.optimize.converters.operators import missing_operator
 from naiad.tools.optimize.converters.plan import installed_packages
-from naiad.tools.optimize.converters.process import Limits
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
 from naiad.tools.optimize.samples.reading import digest, shape_ranges
 from naiad.tools.optimize.source import Samples, ShapeRange, Source
+from naiad.tools.process.child import with_this_path
+from naiad.tools.process.running import EndedProcess, ProcessLimits, run
 
 _RESULT = "conversion.json"
 _LOG_CHARACTERS = 4000
@@ -37,7 +38,7 @@ class Converter:
     samples_digest: str
     ranges: Mapping[str, ShapeRange]
     workspace: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
 
     @staticmethod
     def open(
@@ -45,13 +46,13 @@ class Converter:
         samples: Samples,
         workspace: Path,
         ranges: Mapping[str, ShapeRange] | None = None,
-        limits: Limits | None = None,
+        limits: ProcessLimits | None = None,
     ) -> "Converter":
         """Return a converter that has the samples for tracing and calibration in its workspace."""
         used = digest(samples)
         chunks = write_chunks(samples, workspace / "samples" / used[:24], CALIBRATION_SAMPLES)
         ranges = ranges or shape_ranges(samples, has_batch=source.has_batch)
-        return Converter(source, chunks, used, ranges, workspace, limits or Limits())
+        return Converter(source, chunks, used, ranges, workspace, limits or ProcessLimits())
 
     def convert_all(
         self, candidates: Sequence[Candidate], interpreters: Mapping[str, Path] | None = None
@@ -107,7 +108,7 @@ class Converter:
 
     def _key(self, job: ConversionJob) -> str:
         """Return a hash of the contents; the places of files do not count."""
-        sha = hashlib.sha256(f"{__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
+        sha = hashlib.sha256(f"{__version__} {self.samples_digest} {model_digest(Path(job.source))}".encode())
         values = (job.source_format, job.format, job.precision, job.settings, job.inputs, job.outputs, job.has_batch)
         sha.update(json.dumps([*values, job.ranges, job.environment], sort_keys=True, default=str).encode())
         return sha.hexdigest()
@@ -127,7 +128,7 @@ class _Attempt:
 
     job: ConversionJob
     folder: Path
-    limits: Limits
+    limits: ProcessLimits
     python: Path | None
 
     def run(self) -> None:
@@ -140,7 +141,7 @@ class _Attempt:
                 shutil.rmtree(unfinished / "files")
                 (unfinished / "files").mkdir()
             (unfinished / _RESULT).write_text(json.dumps(record), encoding="utf-8")
-            _synchronize(unfinished)
+            synchronize_files(unfinished)
             shutil.rmtree(self.folder, ignore_errors=True)  # a failure under other limits
             unfinished.rename(self.folder)
 
@@ -149,7 +150,7 @@ class _Attempt:
         replace(self.job, output=str(unfinished / "files")).write(job_file)
         python = str(self.python or sys.executable)
         command = [python, "-m", "naiad.tools.optimize.converters.worker", str(job_file), str(result_file)]
-        ended = process.run(command, self._environment(temporary), log, self.limits)
+        ended = run(command, self.limits, log, self._environment(temporary))
         text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:]
         result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {}
         reason = _failure(ended, result, text)
@@ -170,8 +171,7 @@ class _Attempt:
         if self.job.format != "tensorrt":  # Its builder measures on the GPU.
             variables["CUDA_VISIBLE_DEVICES"] = ""
         if self.python is None:
-            variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-            return variables
+            return with_this_path(variables)
         # Only naiad: the packages beside it are of another environment.
         own = temporary / "naiad-only"
         own.mkdir()
@@ -180,7 +180,7 @@ class _Attempt:
         return variables
 
 
-def _failure(ended: process.Run, result: Mapping[str, Any], log: str) -> str:
+def _failure(ended: EndedProcess, result: Mapping[str, Any], log: str) -> str:
     """Return why the conversion failed, "" if it did not."""
     if ended.exceeded:
         return f"the converter was ended: {ended.exceeded}"
@@ -189,12 +189,12 @@ def _failure(ended: process.Run, result: Mapping[str, Any], log: str) -> str:
         known = "has no counterpart" in reason or not operator
         return reason if known else f"operator {operator} has no counterpart: {reason}"
     if not result:
-        how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit status {ended.returncode}"
+        how = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
         return f"the converter crashed ({how})"
     return ""
 
 
-def _read(folder: Path, candidate: Candidate, limits: Limits) -> Conversion | None:
+def _read(folder: Path, candidate: Candidate, limits: ProcessLimits) -> Conversion | None:
     """Return a finished conversion; None if there is none, or it failed under other limits."""
     try:
         record = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -219,26 +219,12 @@ def _tensors(specs: Sequence[TensorSpec]) -> tuple[JobTensor, ...]:
     return tuple(JobTensor(spec.name, spec.datatype.value, spec.shape) for spec in specs)
 
 
-def content_digest(path: Path) -> str:
-    """Return a hash of a file, or of the names and contents of a folder."""
-    sha = hashlib.sha256()
-    folder = path if path.is_dir() else path.parent
-    for file in files_below(path) if path.is_dir() else [path, *_beside(path)]:
-        sha.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
-        with file.open("rb") as stream:
-            sha.update(hashlib.file_digest(stream, "sha256").digest())
-    return sha.hexdigest()
+def model_digest(path: Path) -> str:
+    """Return a hash of a model file with its weights, or of the names and contents of a folder."""
+    return content_digest(path, [] if path.is_dir() else _beside(path))
 
 
 def _beside(path: Path) -> list[Path]:
     """Return the files with the weights of a model file: OpenVINO's .bin, ONNX's external data."""
     names = (path.with_suffix(".bin"), path.with_name(f"{path.name}.data"), path.with_name(f"{path.name}_data"))
     return [each for each in names if each.is_file()]
-
-
-def _synchronize(folder: Path) -> None:
-    """Write all files to the disk, so that a folder that has its name is complete after a power failure, too."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())

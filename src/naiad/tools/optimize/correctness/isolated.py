@@ -1,12 +1,8 @@
 """A model in a process of its own, with limits of time and memory: its crash is an error, no more."""
 
 import contextlib
-import os
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from naiad.tools.optimize.correctness.runner import Arrays, RunnerError
+from naiad.tools.process.child import ChildProcess, with_this_path
+from naiad.tools.process.usage import resident_mib
 
 if TYPE_CHECKING:
     from naiad.core.tensor import TensorSpec
 
 _LOOK_S = 0.1
 """Between looks at the memory of a process that works."""
-_LAST_WORDS_BYTES = 2000
 MAY_UNPICKLE = "--may-unpickle"
 """Argument of the process."""
 _CHILD = "naiad.tools.optimize.correctness.child"
@@ -43,18 +40,12 @@ class ModelProcess:
     def __init__(self, module: str, arguments: Sequence[str], limits: CandidateLimits) -> None:
         """Run `module` with the file descriptor of the connection and `arguments`."""
         self._limits = limits
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         own, other = socket.socketpair()
         with other:
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
                 [sys.executable, "-m", module, str(other.fileno()), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[other.fileno()],
-                start_new_session=True,
-                # Pickles and plugins may need modules that only this process has on its path.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                descriptors=[other.fileno()],
+                environment=with_this_path(),
             )
         self.pid = self._process.pid
         self._connection = Connection(own.detach())
@@ -62,7 +53,7 @@ class ModelProcess:
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        return self._process.is_alive
 
     def call(self, message: Any, limit_s: float) -> Any:
         """Send a message and return the result. Raises RunnerError."""
@@ -76,12 +67,12 @@ class ModelProcess:
         try:
             while not self._connection.poll(_LOOK_S):
                 if time.monotonic() > deadline_s:
-                    self._end()
+                    self._process.kill()
                     raise RunnerError(f"no answer after {limit_s:g} s")
                 self._check_memory()
             failure, answer = self._connection.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise RunnerError(self._ending()) from error
+            raise RunnerError(self._process.ending) from error
         self._check_memory()
         if failure:
             raise RunnerError(failure)
@@ -89,28 +80,14 @@ class ModelProcess:
 
     def close(self) -> None:
         """End the process, and what it has started."""
-        self._end()
+        self._process.close()
         self._connection.close()
-        self._log.close()
 
     def _check_memory(self) -> None:
         used_mib = resident_mib(self._process.pid)
         if used_mib > self._limits.memory_mib:
-            self._end()
+            self._process.kill()
             raise RunnerError(f"it uses {used_mib:.0f} MiB of memory, allowed are {self._limits.memory_mib:.0f} MiB")
-
-    def _ending(self) -> str:
-        self._process.wait()
-        status = self._process.returncode
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        words = self._log.read().decode(errors="replace").strip().splitlines()
-        return f"its process ended with {how}" + (f"; its last output: {words[-1]}" if words else "")
-
-    def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the group is empty
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class IsolatedRunner:
@@ -150,12 +127,3 @@ class IsolatedRunner:
     def close(self) -> None:
         """End the process, and what it has started."""
         self._process.close()
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process; 0 where there is no /proc."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError):
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

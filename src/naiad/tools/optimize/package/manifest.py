@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from naiad.core.errors import InferError
+from naiad.files.digest import file_sha256
 from naiad.repository.stores.store import check_model_name
 
 MANIFEST = "manifest.json"
@@ -70,9 +71,7 @@ def manifest_of(folder: Path, model: str, candidate: str, created: str) -> Manif
     files = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file():
-            with file.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            files[file.relative_to(folder).as_posix()] = FileEntry(file.stat().st_size, sha256)
+            files[file.relative_to(folder).as_posix()] = FileEntry(file.stat().st_size, file_sha256(file))
     return Manifest(model, candidate, created, files)
 
 

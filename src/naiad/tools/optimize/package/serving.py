@@ -1,13 +1,13 @@
 """Packages as repositories of one model, for `naiad serve`."""
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from naiad.files.digest import file_sha256
 from naiad.repository.opening import CACHE_VARIABLE
 from naiad.tools.optimize.package.contents import opened
 from naiad.tools.optimize.package.manifest import Manifest
@@ -56,9 +56,8 @@ def _is_intact(folder: Path, manifest: Manifest) -> bool:
     """Return whether a copy has all files; further ones are what a server has compiled."""
     for name, entry in manifest.files.items():
         try:
-            with (folder / name).open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
-                    return False
+            if file_sha256(folder / name) != entry.sha256:
+                return False
         except OSError:
             return False
     return True

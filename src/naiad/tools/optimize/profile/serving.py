@@ -30,8 +30,7 @@ from naiad.tools.optimize.profile.configuration import configuration, write_mode
 from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.profile.measuring import profile_samples
 from naiad.tools.optimize.profile.messages import Arrays
-from naiad.tools.optimize.profile.processor import read_processor
-from naiad.tools.optimize.profile.server_process import ServerProcess
+from naiad.tools.optimize.profile.processor import read_processor, tree_cpu_s
 from naiad.tools.optimize.progress import NoProgress, Progress
 from naiad.tools.optimize.result import SOURCE
 from naiad.tools.optimize.rounds import ROUNDS as _ROUNDS
@@ -39,9 +38,20 @@ from naiad.tools.optimize.rounds import is_settled, over_rounds
 from naiad.tools.optimize.source import Samples, Source
 from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelLoad, Plan, Protocol, ServerTarget, Stop
 from naiad.tools.perf.session import Session
+from naiad.tools.process.child import ProcessError, with_this_path
+from naiad.tools.process.own_server import ServeProcess
+from naiad.tools.process.usage import resident_mib
 from naiad.tools.values.tensor import InputError
 
 MOST_CONCURRENT = 16
+_START_S = 60.0
+_FLAGS = (
+    "--model-control-mode=explicit",
+    "--grpc-address=127.0.0.1",
+    "--grpc-port=0",
+    "--allow-http=false",
+    "--allow-metrics=false",
+)
 _MOST_ROUNDS = 27
 _LONGEST_SHARE = 8.0
 """Of the time of both loads of all finalists: rounds are added until then, while it is open which one is better."""
@@ -128,7 +138,7 @@ class _Finalist:
     memory_mib: float = 0.0
     rows: int = 1
     """Samples of a request."""
-    _server: ServerProcess | None = None
+    _server: ServeProcess | None = None
     _session: Session | None = None
     _url: str = ""
     _names: Mapping[str, str] = field(default_factory=dict)
@@ -145,18 +155,20 @@ class _Finalist:
         """Return the requests outstanding in the second load: two batches."""
         return min(MOST_CONCURRENT, 2 * max(1, self.max_batch_size))
 
-    def open(self) -> ServerProcess:
+    def open(self) -> ServeProcess:
         """Start the server; it takes a second until it listens."""
         self._write(self.batch)
-        self._server = ServerProcess(self._repository)
+        flags = [f"--model-repository={self._repository}", *_FLAGS]
+        self._server = ServeProcess(flags, environment=with_this_path())
         return self._server
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
         """Load the model and prepare its requests."""
         assert self._server is not None
         try:
-            url = self._url = await self._server.url()
-            self._before_mib = self._server.memory_mib
+            addresses = await self._server.ready(_START_S)
+            url = self._url = f"grpc://{addresses.urls['grpc']}"
+            self._before_mib = resident_mib(self._server.pid)
             inputs = await self._load(url)
             plan = Plan(
                 ServerTarget(url, Protocol.GRPC, request_timeout_s=self.limits.call_s),
@@ -165,6 +177,8 @@ class _Finalist:
                 processes=1,
             )
             self._session = await stack.enter_async_context(Session(plan))
+        except ProcessError as error:
+            self._fail(f"the server did not start: {error}")
         except (RunnerError, InferError, InputError) as error:
             self._fail(str(error))
 
@@ -182,10 +196,10 @@ class _Finalist:
                 if not number:  # The first requests start threads and allocate memory.
                     self._requests[load] = await self._requests_of_a_round(load, seconds / _ROUNDS)
                 count = Measuring(Stop.REQUEST_COUNT, request_count=self._requests[load], percentile=99)
-                cpu_s = self._server.cpu_s
+                cpu_s = tree_cpu_s(self._server.pid)
                 found.append(await self._send(load, count))
-                used_s = self._server.cpu_s - cpu_s
-                self.memory_mib = max(self.memory_mib, self._server.memory_mib - self._before_mib)
+                used_s = tree_cpu_s(self._server.pid) - cpu_s
+                self.memory_mib = max(self.memory_mib, resident_mib(self._server.pid) - self._before_mib)
             self._add_round(used_s, read_processor().others_since(before))
         except (RunnerError, InferError) as error:
             self._fail(str(error))
@@ -304,4 +318,4 @@ class _Finalist:
 
     def _fail(self, error: str) -> None:
         assert self._server is not None
-        self.error = error if self._server.is_alive else f"the server ended: {self._server.last_words[-300:]}"
+        self.error = error if self._server.is_alive else f"the server ended: {self._server.process.last_output(300)}"

@@ -1,14 +1,13 @@
 """What `config.pbtxt` has to say of a source or candidate, because its file does not."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
+from naiad.files.digest import file_sha256
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.converters.run import model_file
 from naiad.tools.optimize.source import Format, Source
@@ -40,7 +39,7 @@ def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None
     _add(config.input, source.inputs, has_rows)
     _add(config.output, source.outputs, has_rows)
     if made is Format.SKLEARN and (file := model_file(conversion.folder)).suffix != ".skops":
-        config.parameters["sha256"].string_value = _sha256(file)
+        config.parameters["sha256"].string_value = file_sha256(file)
 
 
 def declaration(conversion: Conversion, source: Source) -> str:
@@ -61,8 +60,3 @@ def _add(field: Any, specs: Sequence[TensorSpec], has_rows: bool) -> None:
         tensor = field.add(name=spec.name, data_type=spec.datatype.config_number, dims=dims or (1,))
         if not dims:
             tensor.reshape.SetInParent()  # Triton: 'dims' must not be empty.
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.tensor import Array
-from naiad.tools.optimize.converters.process import Limits
-from naiad.tools.optimize.converters.run import content_digest
+from naiad.tools.optimize.converters.run import model_digest
 from naiad.tools.optimize.samples.reading import from_path
 from naiad.tools.optimize.source import Samples, Source
 from naiad.tools.optimize.sources.formats import detect, refuse_pickle
 from naiad.tools.optimize.sources.observation import ObservedInputs, observe, parse_tensor
 from naiad.tools.optimize.sources.reading import Reading, read_tensors
+from naiad.tools.process.running import ProcessLimits
 
-_LIMITS = Limits(time_s=300.0)
+_LIMITS = ProcessLimits(time_s=300.0)
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -28,7 +28,7 @@ def open_source(
     outputs: Sequence[str] = (),
     has_batch: bool | None = None,
     allow_pickle: bool = False,
-    limits: Limits = _LIMITS,
+    limits: ProcessLimits = _LIMITS,
 ) -> Source:
     """Return the source in a model file or in the folder of a SavedModel, with all its tensors.
 
@@ -62,7 +62,7 @@ def source_digest(source: Source) -> str:
 
     Of a Python callable in memory, the path is the file of its content.
     """
-    sha = hashlib.sha256(f"{source.format.value} {content_digest(source.path)} {source.has_batch}".encode())
+    sha = hashlib.sha256(f"{source.format.value} {model_digest(source.path)} {source.has_batch}".encode())
     for spec in source.inputs + source.outputs:
         sha.update(f"{spec.name}:{spec.datatype.value}:{spec.shape};".encode())
     return sha.hexdigest()

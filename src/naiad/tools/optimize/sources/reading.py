@@ -11,10 +11,10 @@ from typing import Any
 
 from naiad.core.datatype import BY_NAME
 from naiad.core.tensor import Array, TensorSpec
-from naiad.tools.optimize.converters import process
-from naiad.tools.optimize.converters.process import Limits
 from naiad.tools.optimize.samples.chunks import write_chunks
 from naiad.tools.optimize.source import Format
+from naiad.tools.process.child import with_this_path
+from naiad.tools.process.running import ProcessLimits, run
 
 _CHILD = "naiad.tools.optimize.sources.reading_child"
 
@@ -60,7 +60,7 @@ class Tensors:
         return {"inputs": to_rows(self.inputs), "outputs": to_rows(self.outputs), "has_batch": self.has_batch}
 
 
-def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limits: Limits) -> Tensors:
+def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limits: ProcessLimits) -> Tensors:
     """Return the tensors of a model, which is run on `examples` where its file does not have them.
 
     Raises ValueError with file and reason, also for a crash and for a limit that was exceeded.
@@ -70,13 +70,13 @@ def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limi
         reading.write(folder / "reading.json")
         write_chunks(examples, folder / "examples")
         command = [sys.executable, "-m", _CHILD, str(folder)]
-        ended = process.run(command, child_environment(), folder / "log.txt", limits)
+        ended = run(command, limits, folder / "log.txt", child_environment())
         try:
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last = f"; the last line of output: {log[-1][:300]}" if log else ""
-            why = ended.exceeded or f"its framework crashed (exit status {ended.returncode}){last}"
+            why = ended.exceeded or f"its framework crashed (exit status {ended.status}){last}"
             raise ValueError(f"{reading.path}: the file cannot be read: {why}") from None
     if "reason" in result:
         raise ValueError(f"{reading.path}: {result['reason']}")
@@ -85,8 +85,7 @@ def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limi
 
 def child_environment() -> dict[str, str]:
     """Return the variables of a process that imports what this one can import, on the CPU."""
-    path = os.pathsep.join(path for path in sys.path if path)
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    return with_this_path({**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""})
 
 
 def to_rows(specs: Sequence[TensorSpec]) -> list[Any]:

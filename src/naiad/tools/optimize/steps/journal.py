@@ -6,13 +6,13 @@ written beside its place and renamed, so that after a kill a file is there compl
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
+
+from naiad.files.replacement import replace_file
 
 _Value = TypeVar("_Value")
 
@@ -52,11 +52,7 @@ class StepJournal:
     def write(self, kind: str, key: str, value: Any) -> None:
         """Keep the result of a step."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False, encoding="utf-8") as temporary:
-            temporary.write(to_json(value))
-            temporary.flush()
-            os.fsync(temporary.fileno())
-        Path(temporary.name).replace(self._file(kind, key))
+        replace_file(self._file(kind, key), to_json(value).encode())
         self._written.add((kind, key))
 
     def _file(self, kind: str, key: str) -> Path:

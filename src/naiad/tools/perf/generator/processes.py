@@ -24,6 +24,7 @@ from naiad.core.errors import InferError, internal
 from naiad.tools.perf.generator.setup import MeasuredChunk, Setup
 from naiad.tools.perf.generator.worker import read, write
 from naiad.tools.perf.plan import Load
+from naiad.tools.process.child import ChildProcess
 
 _EXIT_S = 5.0
 
@@ -38,14 +39,10 @@ class _Worker:
         """Start the process and send it its setup."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "naiad.tools.perf.generator.worker",
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches the session alone, which decides when a process ends.
+            self._process = ChildProcess(
+                [sys.executable, "-m", "naiad.tools.perf.generator.worker", str(theirs.fileno())],
+                descriptors=[theirs.fileno()],
+                shows_output=True,
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         await write(self._writer, self._setup)
@@ -56,7 +53,7 @@ class _Worker:
             await write(self._writer, (method, arguments))
             result = await read(self._reader)
         except (asyncio.IncompleteReadError, ConnectionError):
-            status = await self._process.wait()
+            status = await asyncio.to_thread(self._process.wait)
             raise internal(f"generator process {self._setup.part} exited with status {status}") from None
         if isinstance(result, InferError):
             raise result
@@ -65,12 +62,8 @@ class _Worker:
     async def end(self) -> None:
         """End the process."""
         self._writer.close()
-        try:
-            async with asyncio.timeout(_EXIT_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        await asyncio.to_thread(self._process.wait, _EXIT_S)
+        self._process.close()
 
 
 class GeneratorProcesses:

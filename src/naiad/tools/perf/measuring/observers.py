@@ -1,12 +1,11 @@
 """What is observed beside the requests of a measurement: the server's metrics, and idle cores of this machine."""
 
-import os
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 from naiad.core.errors import invalid_argument
+from naiad.tools.process.usage import read_machine
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 * 1024 * 1024
@@ -50,9 +49,6 @@ class MetricsScrape:
             self._is_over.wait(self._interval_s)
 
 
-_STAT = Path("/proc/stat")
-
-
 class IdleCores:
     """How many cores are idle, so that another generator process has one.
 
@@ -61,18 +57,9 @@ class IdleCores:
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._idle_s = _idle_s()
+        self._idle_s = read_machine().idle_s
 
     def mean(self) -> float:
         """Return the mean number of idle cores."""
         elapsed_s = time.monotonic() - self._began_s
-        return max(0.0, _idle_s() - self._idle_s) / elapsed_s if elapsed_s > 0 else 0.0
-
-
-def _idle_s() -> float:
-    """Return the idle seconds of all cores so far (proc(5), `cpu`: user, nice, system, idle, ...)."""
-    try:
-        fields = _STAT.read_text().split("\n", 1)[0].split()
-        return int(fields[4]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
+        return max(0.0, read_machine().idle_s - self._idle_s) / elapsed_s if elapsed_s > 0 else 0.0

@@ -8,6 +8,7 @@ from typing import Any
 from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.onnx.operators import check_loads, replace_missing, round_inputs
 from naiad.tools.optimize.converters.onnx.outputs import fit_outputs
+from naiad.tools.process.child import ChildProcess, ProcessError
 
 _OPSET = 17
 
@@ -87,13 +88,14 @@ def _from_keras(job: ConversionJob, target: Path, opset: int) -> None:
 
 
 def _from_tensorflow(job: ConversionJob, target: Path, opset: int) -> None:
-    import subprocess
-
     import onnx
 
     option = "--tflite" if job.source_format == "litert" else "--saved-model"
     command = [sys.executable, "-m", "tf2onnx.convert", option, job.source, "--output", str(target)]
-    subprocess.run([*command, "--opset", str(opset)], check=True)
+    # In the session of this process, whose limits count; its output is the end of this one's.
+    export = ChildProcess([*command, "--opset", str(opset)], shows_output=True, is_own_session=False)
+    if export.wait():
+        raise ProcessError(f"tf2onnx: {export.ending}")
     graph = onnx.load(target)
     replace_missing(graph)
     onnx.save(graph, target)
