@@ -1,7 +1,6 @@
 """What a server costs: CPU time and memory over its process and everything that it started."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -58,19 +57,3 @@ def memory(pid: int) -> Memory:
     """Return what the tree holds at this moment."""
     infos = [process.memory_full_info() for process in processes(pid)]
     return Memory(sum(info.rss for info in infos), sum(info.pss for info in infos))
-
-
-def reset_peak(pid: int) -> None:
-    """Make the peaks that the kernel keeps start from what is resident now (proc(5), clear_refs)."""
-    for process in processes(pid):
-        Path(f"/proc/{process.pid}/clear_refs").write_text("5")
-
-
-def peak_rss(pid: int) -> int:
-    """Return the sum of the highest resident sizes of the tree's processes in bytes."""
-    total = 0
-    for process in processes(pid):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                total += int(line.split()[1]) * 1024
-    return total
