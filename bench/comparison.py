@@ -87,7 +87,7 @@ class Results:
 
 @contextlib.contextmanager
 def serving(case: Case, names: Sequence[str], work: Path, results: Results) -> Iterator[dict[str, Running]]:
-    """Install and start those of the servers that can be had; stop them at the end."""
+    """Install and start the servers that can be had; stop them at the end."""
     repository = work / "-".join(case.repository)
     models.write_repository(repository, case.repository)
     with contextlib.ExitStack() as stack:
