@@ -34,8 +34,6 @@ from bench.peers import ALL, HERE, Naiad, Running
 
 RESULTS = HERE / "results" / "results.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-_BUSY_PERCENT = 5.0
-"""More than this used by other programs before a case begins is worth a note."""
 _WARM_UP_S = 1.0
 _HTTP_SHAPES = (Shape(1), Shape(8), Shape(32))
 _GRPC_SHAPES = (Shape(1), Shape(2, 4), Shape(8, 4), Shape(32))
@@ -160,9 +158,6 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
         results.rows = [row for row in json.loads(path.read_text())["rows"] if row["case"] not in options.cases]
     (HERE / ".work").mkdir(exist_ok=True)
     for name in options.cases:
-        busy = psutil.cpu_percent(interval=1.0)
-        if busy > _BUSY_PERCENT:
-            results.note(f"before case {name} other processes used {busy:.0f} % of the machine")
         try:
             with tempfile.TemporaryDirectory(dir=HERE / ".work") as work:
                 run(name, CASES[name], results, Path(work), options)

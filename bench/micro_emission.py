@@ -1,6 +1,6 @@
 """Responses per second of a decoupled Python model, from `send` in the worker to `on_response` on the event loop.
 
-    python -m bench.micro_emission [sync|threads|async ...]
+    python -m bench.micro_emission [sync|async ...]
 
 One request at a time and 100 responses each, then more of both; CPU microseconds per response in the server's process
 and in the worker, the time to the first response, and how many responses came with one message on average.
@@ -38,11 +38,6 @@ BODIES = {
             for request in requests:
                 self.answer(request.get_response_sender(), request)
     """,
-    "threads": """
-        def execute(self, requests):
-            for request in requests:
-                threading.Thread(target=self.answer, args=(request.get_response_sender(), request)).start()
-    """,
     "async": """
         async def execute(self, requests):
             for request in requests:
@@ -50,7 +45,6 @@ BODIES = {
     """,
 }
 MODEL = """
-import threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
