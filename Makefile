@@ -62,7 +62,7 @@ mutants: $(STAMP) ## break 36 places, one at a time, and see whether tests fail,
 	$(BIN)/python -m mutants $(MUTANTS)
 
 bench: $(STAMP) ## measure, beside the peers that can be installed
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench.comparison
 
 docs: $(STAMP) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

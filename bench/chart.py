@@ -5,13 +5,12 @@ python -m bench.chart        writes docs/cpu-per-request.svg and docs/cpu-per-re
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Row, middle
 from bench.peers import HERE
+from bench.report import Row, middle
 
 RESULTS = HERE / "results" / "results.json"
 DOCS = HERE.parent / "docs"
@@ -27,38 +26,33 @@ _SERVERS = {"naiad": "naiad", "triton": "Triton"}
 _WIDTH, _BAR_LEFT, _BAR_RIGHT, _BAR_HEIGHT, _GROUP_HEIGHT, _TOP = 720, 232, 660, 17, 50, 64
 
 
-@dataclass(frozen=True)
-class Palette:
-    """Colours for one background."""
-
-    text: str
-    muted: str
-    bars: Mapping[str, str]
-
-
-LIGHT = Palette("#1f2328", "#59636e", {"naiad": "#0f766e", "triton": "#a8b1ba"})
-DARK = Palette("#e6edf3", "#9198a1", {"naiad": "#2dd4bf", "triton": "#656f7a"})
-FILES = {"cpu-per-request.svg": LIGHT, "cpu-per-request-dark.svg": DARK}
+# Colours of texts, of the caption, and of the bars, for a light and a dark page.
+FILES = {
+    "cpu-per-request.svg": ("#1f2328", "#59636e", {"naiad": "#0f766e", "triton": "#a8b1ba"}),
+    "cpu-per-request-dark.svg": ("#e6edf3", "#9198a1", {"naiad": "#2dd4bf", "triton": "#656f7a"}),
+}
+Palette = tuple[str, str, Mapping[str, str]]
 
 
 def draw(results: Mapping[str, Any], palette: Palette) -> str:
     """Return an SVG with a transparent background. Raises StopIteration if a row is missing."""
+    ink, muted, bars = palette
     groups = [(label, _cpu_us(results["rows"], group)) for group, label in _GROUPS.items()]
     scale = (_BAR_RIGHT - _BAR_LEFT) / max(value for _, values in groups for value in values.values())
     parts = [
-        _text(0, 16, "CPU time per request in microseconds, less is better", palette.text, size=16, weight=600),
-        *_legend(palette),
+        _text(0, 16, "CPU time per request in microseconds, less is better", ink, size=16, weight=600),
+        *_legend(ink, bars),
     ]
     for number, (label, values) in enumerate(groups):
         top = _TOP + number * _GROUP_HEIGHT
-        parts.append(_text(_BAR_LEFT - 12, top + _BAR_HEIGHT + 5, label, palette.text, anchor="end"))
+        parts.append(_text(_BAR_LEFT - 12, top + _BAR_HEIGHT + 5, label, ink, anchor="end"))
         for row, (server, value) in enumerate(values.items()):
             y = top + row * (_BAR_HEIGHT + 2)
             width = round(value * scale, 1)
-            parts.append(_bar(_BAR_LEFT, y, width, palette.bars[server]))
-            parts.append(_text(_BAR_LEFT + width + 6, y + 13, f"{value:.0f}", palette.text, size=13))
+            parts.append(_bar(_BAR_LEFT, y, width, bars[server]))
+            parts.append(_text(_BAR_LEFT + width + 6, y + 13, f"{value:.0f}", ink, size=13))
     height = _TOP + len(groups) * _GROUP_HEIGHT + 18
-    parts.append(_text(0, height - 6, _caption(results["facts"]), palette.muted, size=12))
+    parts.append(_text(0, height - 6, _caption(results["facts"]), muted, size=12))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         "role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\">\n"
@@ -75,13 +69,13 @@ def _row(rows: Sequence[Row], group: tuple[str, str, str, str], server: str) -> 
     return next(row for row in rows if row["server"] == server and tuple(row.get(key) for key in keys) == group)
 
 
-def _legend(palette: Palette) -> list[str]:
+def _legend(ink: str, bars: Mapping[str, str]) -> list[str]:
     parts = []
     for number, (server, name) in enumerate(_SERVERS.items()):
         left = _BAR_LEFT + number * 90
         parts += [
-            _bar(left, 32, 14, palette.bars[server], height=14),
-            _text(left + 20, 44, name, palette.text, size=13),
+            _bar(left, 32, 14, bars[server], height=14),
+            _text(left + 20, 44, name, ink, size=13),
         ]
     return parts
 

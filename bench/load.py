@@ -47,11 +47,6 @@ class Shape:
         """Requests in flight."""
         return self.connections * self.streams
 
-    @property
-    def is_multiplexed(self) -> bool:
-        """Whether a connection carries several requests at once."""
-        return self.streams > 1
-
     def __str__(self) -> str:
         return f"{self.connections} x {self.streams}"
 
@@ -93,16 +88,13 @@ def missing_tools() -> list[str]:
     return [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
 
 
-def measure(
-    server: Running, payload: Payload, shape: Shape, seconds: float, warm_up_s: float, *, is_whole: bool = False
-) -> Measurement:
+def measure(server: Running, payload: Payload, shape: Shape, seconds: float, warm_up_s: float) -> Measurement:
     """Load `server` for about `seconds` after a warm-up that is not counted.
 
-    `is_whole`: no request is left behind at the end, as wrk does, which counts where a request takes long.
     Raises RuntimeError when a request failed or an answer was not as long as the one that was checked.
     """
     with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
-        tool = (_H2load if payload.transport == GRPC or is_whole else _Wrk)(server, payload, shape, Path(scratch))
+        tool = (_H2load if payload.transport == GRPC else _Wrk)(server, payload, shape, Path(scratch))
         tool.warm_up(warm_up_s)
         meter, client = CpuMeter(server.process.pid), _children_cpu()
         outcome = tool.run(seconds)
@@ -147,7 +139,7 @@ class _Wrk:
         headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in payload.headers)
         script.write_text(_WRK_SCRIPT.format(body=payload.body, path=payload.path, headers=headers))
         self._command = ["wrk", "-t1", f"-c{shape.connections}", "--latency", "--timeout", "60s", "-s", str(script)]
-        self._url = f"{server.scheme}://127.0.0.1:{server.http_port}/"
+        self._url = f"http://127.0.0.1:{server.http_port}/"
 
     def warm_up(self, seconds: float) -> None:
         """Load for so long for nothing."""
@@ -166,7 +158,7 @@ class _Wrk:
 
 
 class _H2load:
-    """h2load: every connection keeps `streams` requests in flight; over HTTP/1.1 there is one."""
+    """h2load: every connection keeps `streams` requests in flight."""
 
     def __init__(self, server: Running, payload: Payload, shape: Shape, scratch: Path) -> None:
         self._payload = payload
@@ -176,10 +168,7 @@ class _H2load:
         for name, value in payload.headers:
             self._command += ["-H", f"{name}: {value}"]
         self._command.append(f"--log-file={self._log}")
-        if payload.transport != GRPC:
-            self._command.append("--h1")
-        port = server.grpc_port if payload.transport == GRPC else server.http_port
-        self._url = f"{server.scheme}://127.0.0.1:{port}{payload.path}"
+        self._url = f"http://127.0.0.1:{server.grpc_port}{payload.path}"
         self._rate = 0.0
 
     def warm_up(self, seconds: float) -> None:
@@ -207,8 +196,7 @@ class _H2load:
         succeeded = int(_find(r"(\d+) succeeded", output))
         data = int(_find(r"\((\d+)\) data", output))
         # A gRPC error is a 200 with an empty body, so lengths show what h2load's count of successes does not.
-        is_short = self._payload.transport == GRPC and data != count * self._payload.answer_bytes
-        if succeeded != count or is_short:
+        if succeeded != count or data != count * self._payload.answer_bytes:
             raise RuntimeError(
                 f"h2load: {succeeded} of {count} requests succeeded, with {data} bytes of answers instead of "
                 f"{count} x {self._payload.answer_bytes}:\n{output}"

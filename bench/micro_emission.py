@@ -1,6 +1,6 @@
 """Responses per second of a decoupled Python model, from `send` in the worker to `on_response` on the event loop.
 
-    PYTHONPATH=src python bench/micro_emission.py [sync|threads|async ...]
+    python -m bench.micro_emission [sync|async ...]
 
 One request at a time and 100 responses each, then more of both; CPU microseconds per response in the server's process
 and in the worker, the time to the first response, and how many responses came with one message on average.
@@ -21,17 +21,15 @@ import numpy as np
 import psutil
 import uvloop
 
-from naiad.backend.api import InstanceSpec, ModelContext
+from bench.in_memory import served_model
+from naiad.backend.api import InstanceSpec, Model, ModelContext
 from naiad.backend.python.backend import PythonBackend
-from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import TensorSpec
 from naiad.engine.serving.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
 
 SECONDS = 2.0
 BODIES = {
@@ -40,11 +38,6 @@ BODIES = {
             for request in requests:
                 self.answer(request.get_response_sender(), request)
     """,
-    "threads": """
-        def execute(self, requests):
-            for request in requests:
-                threading.Thread(target=self.answer, args=(request.get_response_sender(), request)).start()
-    """,
     "async": """
         async def execute(self, requests):
             for request in requests:
@@ -52,7 +45,6 @@ BODIES = {
     """,
 }
 MODEL = """
-import threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -66,7 +58,7 @@ class TritonPythonModel:
 """
 
 
-def load(body: str, loop: asyncio.AbstractEventLoop) -> ServedModel:
+def load(body: str) -> tuple[Model, ModelConfig]:
     directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "1").mkdir()
@@ -75,17 +67,7 @@ def load(body: str, loop: asyncio.AbstractEventLoop) -> ServedModel:
     config.model_transaction_policy.decoupled = True
     config.input.add(name="IN", data_type="TYPE_INT32", dims=[1])
     config.output.add(name="OUT", data_type="TYPE_INT32", dims=[1])
-    model = PythonBackend().load(ModelContext("m", 1, config, directory, directory / "1", 1))
-    return ServedModel(
-        name="m",
-        version=1,
-        config=config,
-        backend_model=model,
-        instances=[model.create_instance(InstanceSpec("m_0_0", 0, "KIND_CPU"))],
-        scheduler=create_scheduler(config),
-        statistics=ModelStatistics("m", "1"),
-        loop=loop,
-    )
+    return PythonBackend().load(ModelContext("m", 1, config, directory, directory / "1", 1)), config
 
 
 class Client:
@@ -121,8 +103,9 @@ class Client:
 
 
 async def measure(body: str, clients: int, count: int) -> None:
-    loop = asyncio.get_running_loop()
-    served = await asyncio.to_thread(load, body, loop)
+    model, config = await asyncio.to_thread(load, body)
+    instance = await asyncio.to_thread(model.create_instance, InstanceSpec("m_0_0", 0, "KIND_CPU"))
+    served = served_model(config, model, instance)
     ended = asyncio.Event()
     left = [clients]
 
@@ -132,8 +115,6 @@ async def measure(body: str, clients: int, count: int) -> None:
             ended.set()
 
     every = [Client(served, count, done) for _ in range(clients)]
-    instance = served.instances[0]
-    assert isinstance(instance, WorkerInstance)
     server = psutil.Process()
     (worker,) = server.children()
     before, start = (_cpu_us(server), _cpu_us(worker)), time.perf_counter()

@@ -1,6 +1,6 @@
 """CPU microseconds per request of the engine alone: submit, schedule, hand over, record, deliver.
 
-    python bench/micro_engine.py
+    python -m bench.micro_engine
 
 A real event loop and a real instance thread; the instance does nothing, so what is left is naiad's own work and the
 switching between the two threads. `depth` requests are kept in flight.
@@ -10,12 +10,10 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import uvloop
 
+from bench.in_memory import served_model
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
@@ -23,9 +21,6 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.serving.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
 
 
 class Nothing(Instance):
@@ -51,16 +46,7 @@ async def measure(depth: int, count: int) -> tuple[float, float, float]:
     config.input.add(name="IN", data_type="TYPE_FP32", dims=[16])
     config.output.add(name="OUT", data_type="TYPE_FP32", dims=[16])
     loop = asyncio.get_running_loop()
-    model = ServedModel(
-        name="m",
-        version=1,
-        config=config,
-        backend_model=NothingModel(),
-        instances=[Nothing()],
-        scheduler=create_scheduler(config),
-        statistics=ModelStatistics("m", "1"),
-        loop=loop,
-    )
+    model = served_model(config, NothingModel(), Nothing())
     header = RequestHeader(model_name="m", inputs=[TensorSpec("IN", DataType.FP32, (1, 16))])
     data = [bytes(64)]
     done = loop.create_future()

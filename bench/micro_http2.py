@@ -2,18 +2,17 @@
 
 Requests come as h2load sends them: repeated header blocks of several streams, then one DATA frame for each.
 
-    python bench/micro_http2.py [--profile] [--requests 200000] [--per-read 8]
+    python -m bench.micro_http2 [--requests 200000] [--per-read 8]
 """
 
 import argparse
 import asyncio
-import cProfile
-import pstats
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import hpack
 
+from bench.in_memory import MemoryTransport
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall
 from naiad.frontend.http2.connection import Http2Server
@@ -57,39 +56,6 @@ class EchoService:
     stream_writable = stream_draining = stream_half_closed
 
 
-class CountingTransport(asyncio.Transport):
-    """Counts what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written_bytes = 0
-        self.writes = 0
-        self.is_paused = False
-
-    def write(self, data: Buffer) -> None:
-        self.writes += 1
-        self.written_bytes += len(data)
-
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        for piece in list_of_data:
-            self.write(piece)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It takes everything."""
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-
 def make_reads(requests: int, per_read: int) -> tuple[bytes, list[bytes]]:
     """Return the opening bytes and the reads that follow."""
     encoder = hpack.Encoder()
@@ -115,7 +81,7 @@ def measure(opening: bytes, reads: Sequence[bytes], count: int) -> float:
     """Return the microseconds of each of the `count` requests in `reads`."""
     loop = asyncio.new_event_loop()
     protocol = Http2Server(EchoService(), loop).protocol()
-    transport = CountingTransport()
+    transport = MemoryTransport()
     protocol.connection_made(transport)
     protocol.data_received(opening)
     receive = protocol.data_received
@@ -136,17 +102,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--per-read", type=int, nargs="*", default=[1, 4, 32])
-    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     for per_read in options.per_read:
         opening, reads = make_reads(options.requests, per_read)
         count = len(reads) * per_read
         best = min(measure(opening, reads, count) for _ in range(3))
         print(f"{per_read:3d} requests per read: {best:.2f} us per request")
-        if options.profile:
-            profiler = cProfile.Profile()
-            profiler.runcall(measure, opening, reads, count)
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(12)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 """Microseconds to decode a ModelInferRequest and to encode a ModelInferResponse (add/sub: two FP32[1,16] each way).
 
-python bench/micro_infer_grpc.py
+python -m bench.micro_infer_grpc
 """
 
-import statistics
-import time
 from collections.abc import Callable
 
+from bench.in_memory import cpu_us
 from naiad.core.datatype import DataType
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelInferResponse
 
-_ROUNDS = 7
 _CALLS = 20_000
 
 
@@ -30,13 +28,11 @@ def request(request_id: str = "", **parameters: int) -> bytes:
 
 
 def measure(label: str, call: Callable[[int], object]) -> None:
-    times = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
+    def many() -> None:
         for i in range(_CALLS):
             call(i)
-        times.append((time.perf_counter() - start) / _CALLS * 1e6)
-    print(f"{label:<58} {statistics.median(times):7.2f} us")
+
+    print(f"{label:<58} {cpu_us(many, _CALLS):7.2f} us")
 
 
 def main() -> None:

@@ -1,13 +1,11 @@
 """CPU microseconds that a load generator's target costs per request, against processes that return canned responses.
 
-python bench/micro_perf.py [--protocol grpc] [--seconds 3] [--concurrency 32] [--profile]
+python -m bench.micro_perf [--protocol grpc] [--seconds 3] [--concurrency 32]
 """
 
 import argparse
 import asyncio
-import cProfile
 import multiprocessing
-import pstats
 import socket
 import struct
 import time
@@ -185,7 +183,6 @@ def main() -> None:
     parser.add_argument("--protocol", choices=["http", "grpc", "stream"])
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     context = multiprocessing.get_context("fork")
     for name, protocol, mode, script in CASES:
@@ -199,13 +196,7 @@ def main() -> None:
             process.start()
         for listener in listeners:
             listener.close()
-        profiler = cProfile.Profile()
-        if args.profile:
-            profiler.enable()
         uvloop.run(measure(f"{protocol.value}://127.0.0.1:{port}", protocol, mode, args))
-        if args.profile:
-            profiler.disable()
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
         for process in processes:
             process.terminate()
 

@@ -1,15 +1,14 @@
 """CPU cost of scheduling and counting one request.
 
-    PYTHONPATH=src python bench/micro_scheduler.py
+    python -m bench.micro_scheduler
 
 Prints microseconds per request for enqueue + take of each scheduler, and for recording statistics, at several batch
 sizes; medians of several rounds.
 """
 
-import statistics
-import time
 from collections.abc import Callable
 
+from bench.in_memory import cpu_us
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -19,7 +18,6 @@ from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.queue import QueueLimits
 from naiad.telemetry.statistics.model import ModelStatistics
 
-ROUNDS = 9
 REQUESTS = 20_000
 
 
@@ -32,15 +30,6 @@ def make_requests(count: int) -> list[InferRequest]:
         request.shape_key = key
         requests.append(request)
     return requests
-
-
-def per_request_us(work: Callable[[], None], count: int) -> float:
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.process_time_ns()
-        work()
-        rounds.append(time.process_time_ns() - start)
-    return statistics.median(rounds) / count / 1000
 
 
 def schedule(make: Callable[[], Scheduler], backlog: int) -> float:
@@ -56,7 +45,7 @@ def schedule(make: Callable[[], Scheduler], backlog: int) -> float:
             while scheduler.take(position) is not None:
                 pass
 
-    return per_request_us(work, REQUESTS)
+    return cpu_us(work, REQUESTS)
 
 
 def record(batch_size: int) -> float:
@@ -71,7 +60,7 @@ def record(batch_size: int) -> float:
         for _ in range(REQUESTS // batch_size):
             counts.record_batch(batch, responses, 13**6)
 
-    return per_request_us(work, REQUESTS)
+    return cpu_us(work, REQUESTS)
 
 
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {

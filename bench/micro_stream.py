@@ -1,96 +1,54 @@
 """Microseconds of the event loop for each response of a stream: encoding, framing, and the write they share.
 
-python bench/micro_stream.py
+python -m bench.micro_stream
 """
 
 import asyncio
-import statistics
-import sys
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import hpack
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.stream import count_request
+from bench.in_memory import EngineWithoutModels, MemoryTransport, cpu_us
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
-from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.inference import Engine
+from naiad.core.tensor import TensorSpec
 from naiad.engine.serving.served import Served
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.http2.connection import Http2Protocol, Http2Server
 from naiad.protocol.grpc.infer import encode_stream_response
-from naiad.telemetry.metrics.metrics import Registry
+from naiad.protocol.service_pb2 import ModelInferRequest
 from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from naiad.wire.preface import PREFACE
 
-_ROUNDS = 7
 _RESPONSES = 100
 _REPEATS = 200
 _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class _Engine(Engine):
+class _Engine(EngineWithoutModels):
     """Keeps the requests of a decoupled model."""
 
     def __init__(self) -> None:
-        super().__init__(server_id="bench", metrics=Registry())
+        super().__init__(is_decoupled=True)
         self.submitted: list[InferRequest] = []
 
     def submit(self, request: InferRequest, served: Served | None = None) -> None:
         request.header.admission = self  # as the engine notes it
         self.submitted.append(request)
 
-    def cancel(self, request: InferRequest) -> bool:
-        raise AssertionError
-
-    def request_limits(self, name: str, version: str = "") -> RequestLimits:
-        return RequestLimits(name, 2, 2)
-
-    def served(self, name: str, version: str = "") -> Any:
-        return SimpleNamespace(is_decoupled=True)
-
-
-class _Transport(asyncio.Transport):
-    """Takes everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def write(self, data: Buffer) -> None:
-        self.count += 1
-
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        self.count += 1
-
-    def is_closing(self) -> bool:
-        return False
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It takes everything."""
-
 
 def _measure(label: str, call: Callable[[], object], per_call: int) -> None:
-    times = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
+    def many() -> None:
         for _ in range(_REPEATS):
             call()
-        times.append((time.perf_counter() - start) / _REPEATS / per_call * 1e6)
-    print(f"{label:<58} {statistics.median(times):7.2f} us")
+
+    print(f"{label:<58} {cpu_us(many, _REPEATS * per_call):7.2f} us")
 
 
 def _open_stream(server: Http2Server) -> Http2Protocol:
     protocol = server.protocol()
-    protocol.connection_made(_Transport())
+    protocol.connection_made(MemoryTransport())
     fields = [
         *((":method", "POST"), (":scheme", "http"), (":path", _PATH), (":authority", "127.0.0.1")),
         *(("content-type", "application/grpc"), ("te", "trailers")),
@@ -116,15 +74,19 @@ def main() -> None:
     loop = asyncio.new_event_loop()
     server = Http2Server(InferenceGrpcService(engine), loop)
     protocol = _open_stream(server)
-    message = count_request("count_py", _RESPONSES)
+    tensor = ModelInferRequest.InferInputTensor(name="COUNT", datatype="INT32", shape=[1])
+    data = _RESPONSES.to_bytes(4, "little")
+    request = ModelInferRequest(model_name="count_py", inputs=[tensor], raw_input_contents=[data])
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    message = request.SerializeToString()
     framed = b"\0" + len(message).to_bytes(4, "big") + message
-    data = frame(DATA, 0, 1, framed)
+    received = frame(DATA, 0, 1, framed)
     last = InferResponse(header, final=True, empty_final=True)
     window = frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big"))
     stream_window = frame(WINDOW_UPDATE, 0, 1, (1 << 20).to_bytes(4, "big"))
 
     def stream(response: InferResponse) -> None:
-        protocol.data_received(data)
+        protocol.data_received(received)
         (request,) = engine.submitted
         engine.submitted.clear()
         for _ in range(_RESPONSES):

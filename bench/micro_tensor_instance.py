@@ -1,18 +1,17 @@
 """CPU cost of gathering and scattering one request in `TensorInstance`, without what the framework does.
 
-    PYTHONPATH=src python bench/micro_tensor_instance.py
+    python -m bench.micro_tensor_instance
 
 Prints microseconds per request for add/sub (two FP32[16] inputs and outputs) at several batch sizes, with arrays and
 with fixed buffers; medians of several rounds. The framework is a function that returns ready arrays.
 """
 
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bench.in_memory import cpu_us
 from naiad.backend.api import ModelContext
 from naiad.backend.assembler import StagedRun
 from naiad.backend.tensor_instance import TensorInstance
@@ -22,7 +21,6 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import Array, TensorSpec
 
-ROUNDS = 9
 BATCHES = 2_000
 NAMES = ("INPUT0", "INPUT1")
 
@@ -71,13 +69,12 @@ def measure(count: int, *, stages: bool, distinct_headers: bool = False) -> floa
     ]
     instance = ReadyInstance(context(), stages=stages, rows=count)
     batch = Batch(requests, count)
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.process_time_ns()
+
+    def many() -> None:
         for _ in range(BATCHES):
             instance.execute(batch)
-        rounds.append(time.process_time_ns() - start)
-    return statistics.median(rounds) / BATCHES / count / 1000
+
+    return cpu_us(many, BATCHES * count)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,14 @@
-"""CPU cost of a request to a Python model, over both processes, and the choices of the transport.
+"""CPU cost of a request to a Python model, over both processes.
 
-    PYTHONPATH=src python bench/micro_worker.py
+    python -m bench.micro_worker [requests] [images]
 
 First a real worker with an add/sub model: CPU microseconds per request in the server's process and in the worker, and
-what of the latter is the model itself (the same calls without a server). Then a backend with `isolation: process`,
-also with large tensors (`images`), payloads of growing size through the pipe and through a block, and bare
-round trips through pipes and socketpairs.
+what of the latter is the model itself (the same calls without a server). Then a backend with `isolation: process`
+and large tensors (`images`).
 """
 
 import atexit
-import os
-import resource
 import shutil
-import socket
 import statistics
 import sys
 import tempfile
@@ -24,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from bench.in_memory import cpu_us
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.backend.python.backend import PythonBackend
 from naiad.backend.registry import BackendRegistry
@@ -36,7 +33,6 @@ from naiad.core.tensor import TensorSpec
 from naiad.worker.api import pb_utils
 from naiad.worker.api.request import ReceivedRequest, RequestPlan
 from naiad.worker.api.tensor import ReceivedTensor, TensorPlan
-from naiad.worker.channel import channel
 
 ROUNDS = 5
 MODEL = """
@@ -82,7 +78,7 @@ def batch_of(count: int, width: int) -> Batch:
     return Batch(requests, count)
 
 
-def cpu_us(process: psutil.Process) -> float:
+def used_us(process: psutil.Process) -> float:
     times = process.cpu_times()
     return 1e6 * (times.user + times.system)
 
@@ -95,7 +91,7 @@ def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1
     for _ in range(50):
         instance.execute(batch)
     executed = 0
-    before, start = (cpu_us(server), cpu_us(worker)), time.perf_counter()
+    before, start = (used_us(server), used_us(worker)), time.perf_counter()
     while time.perf_counter() - start < seconds:
         for _ in range(20):
             instance.execute(batch)
@@ -103,8 +99,8 @@ def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1
     wall = 1e6 * (time.perf_counter() - start)
     return (
         wall / executed,
-        (cpu_us(server) - before[0]) / executed,
-        (cpu_us(worker) - before[1]) / executed,
+        (used_us(server) - before[0]) / executed,
+        (used_us(worker) - before[1]) / executed,
     )
 
 
@@ -130,13 +126,11 @@ def model_alone_us(count: int, width: int) -> float:
 
 
 def repeated_us(work: Callable[[], None], times: int) -> float:
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.process_time_ns()
+    def many() -> None:
         for _ in range(times):
             work()
-        rounds.append((time.process_time_ns() - start) / times / 1000)
-    return statistics.median(rounds)
+
+    return cpu_us(many, times, ROUNDS)
 
 
 def requests_to_a_model() -> None:
@@ -166,23 +160,6 @@ def identities(width: int) -> tuple[Instance, WorkerInstance]:
     return inside, isolated
 
 
-def isolated_backend() -> None:
-    """Print what `isolation: process` costs: the identity backend in this process and in a worker."""
-    inside, isolated = identities(16)
-    print("\nidentity, 2 x 16 floats: us per request")
-    print(f"{'batch':>6} {'inside':>8} {'wall':>8} {'server':>8} {'worker':>8}")
-    for count in (1, 2, 8, 32):
-        batch = batch_of(count, 16)
-
-        def execute(batch: Batch = batch) -> None:
-            inside.execute(batch)
-
-        rounds = [measure(isolated, count, 16) for _ in range(ROUNDS)]
-        wall, server, worker = (statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"{count:6} {repeated_us(execute, 2000) / count:8.1f} {wall:8.1f} {server:8.1f} {worker:8.1f}")
-    isolated.close()
-
-
 def isolated_images() -> None:
     """Print what isolation adds to a batch of 600 KB in and 600 KB out; the two instances take turns."""
     inside, isolated = identities(75_000)
@@ -203,74 +180,10 @@ def _batch_us(instance: Instance, batch: Batch, times: int = 100) -> float:
     return statistics.median(taken)
 
 
-def inline_or_block() -> None:
-    print("\nadd/sub, batch of one: CPU us per request of both processes, by size of each tensor")
-    print(f"{'bytes':>10} {'pipe':>10} {'block':>10}")
-    for size in (4096, 8192, 16384, 32768, 65536):
-        row = []
-        for limit in (1 << 20, 0):
-            channel.INLINE_BYTES = limit
-            os.environ["NAIAD_BENCH_INLINE_BYTES"] = str(limit)
-            prelude = "import os\nfrom naiad.worker.channel import channel\n"
-            prelude += "channel.INLINE_BYTES = int(os.environ['NAIAD_BENCH_INLINE_BYTES'])\n"
-            instance = load(prelude + MODEL, size // 4)
-            rounds = [sum(measure(instance, 1, size // 4, 0.5)[1:]) for _ in range(3)]
-            row.append(statistics.median(rounds))
-            instance.close()
-        print(f"{size:10} {row[0]:10.1f} {row[1]:10.1f}")
-
-
-def round_trips() -> None:
-    print("\nround trips of 300 bytes between two processes: CPU us a side and message")
-    for name, make in (("pipes", _pipes), ("socketpair", _socketpair)):
-        rounds = [_round_trip_us(make) for _ in range(ROUNDS)]
-        print(f"{name:>12} {statistics.median(rounds):6.1f}")
-
-
-def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    (a, b), (c, d) = os.pipe(), os.pipe()
-    return (c, b), (a, d)
-
-
-def _socketpair() -> tuple[tuple[int, int], tuple[int, int]]:
-    a, b = (end.detach() for end in socket.socketpair())
-    return (a, a), (b, b)
-
-
-def _round_trip_us(make: Callable[[], tuple[tuple[int, int], tuple[int, int]]], count: int = 10_000) -> float:
-    ours, theirs = make()
-    data = bytes(300)
-    child = os.fork()
-    if child == 0:
-        for _ in range(count):
-            os.read(theirs[0], 1024)
-            os.write(theirs[1], data)
-        os._exit(0)
-    before = time.process_time_ns()
-    for _ in range(count):
-        os.write(ours[1], data)
-        os.read(ours[0], 1024)
-    own_us = (time.process_time_ns() - before) / 1000
-    _, _, usage = os.wait4(child, 0)
-    for descriptor in {*ours, *theirs}:
-        os.close(descriptor)
-    return (own_us + 1e6 * (usage.ru_utime + usage.ru_stime)) / count / 2
-
-
 def main() -> None:
-    what = sys.argv[1:] or ["requests", "isolation", "images", "inline", "trips"]
-    if "requests" in what:
-        requests_to_a_model()
-    if "isolation" in what:
-        isolated_backend()
-    if "images" in what:
-        isolated_images()
-    if "inline" in what:
-        inline_or_block()
-    if "trips" in what:
-        round_trips()
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"\npeak memory of the server's process: {peak_kib >> 10} MiB")
+    parts = {"requests": requests_to_a_model, "images": isolated_images}
+    for what in sys.argv[1:] or parts:
+        parts[what]()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import os
 import runpy
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import textwrap
@@ -63,7 +62,6 @@ class Running:
     grpc_port: int
     startup_s: float
     log: Path = field(default_factory=Path)
-    scheme: str = "http"
     metrics_port: int = 0
 
     def stop(self) -> None:
@@ -87,8 +85,6 @@ class Peer:
 
     name = ""
     requirements: Sequence[str] = ()
-    scheme = "http"
-    """https when both of its ports speak TLS."""
 
     @property
     def venv(self) -> Path:
@@ -139,9 +135,9 @@ class Peer:
             # The peers have packages of their own, so no path of this process may reach them.
             environment = {**os.environ, "PYTHONPATH": "", **extra}
             process = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
-        running = Running(self.name, process, ports[0], ports[1], 0.0, log, self.scheme, ports[2])
+        running = Running(self.name, process, ports[0], ports[1], 0.0, log, ports[2])
         try:
-            while not _is_ready(ports[0], self.scheme):
+            while not _is_ready(ports[0]):
                 if process.poll() is not None:
                     raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{log.read_text()[-2000:]}")
                 if time.monotonic() - began > _START_TIMEOUT_S:
@@ -156,22 +152,15 @@ class Peer:
         return running
 
 
-def _is_ready(port: int, scheme: str) -> bool:
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
-        if scheme == "https":
-            unchecked = ssl._create_unverified_context()
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                "127.0.0.1", port, timeout=1, context=unchecked
-            )
-        else:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        finally:
-            connection.close()
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
 
 
 class Naiad(Peer):
@@ -179,9 +168,8 @@ class Naiad(Peer):
 
     name = "naiad"
 
-    def __init__(self, *flags: str, scheme: str = "http", checkout: Path = HERE.parent) -> None:
+    def __init__(self, *flags: str, checkout: Path = HERE.parent) -> None:
         self.flags = flags
-        self.scheme = scheme
         self.source = checkout / "src"
 
     def install(self) -> None:
@@ -295,9 +283,6 @@ class FastApi(Peer):
     name = "fastapi"
     requirements = ("fastapi", "uvicorn[standard]", "onnxruntime", "numpy")
 
-    def __init__(self, threads: int = 1) -> None:
-        self.threads = threads
-
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Write an application that speaks the same JSON for the repository's ONNX models and start uvicorn."""
         (work / "fastapi_app.py").write_text(
@@ -312,7 +297,7 @@ class FastApi(Peer):
 
                 app = FastAPI()
                 options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads = int(os.environ["INTRA_OP_THREADS"])
+                options.intra_op_num_threads = 1
                 sessions = {
                     path.parent.parent.name: onnxruntime.InferenceSession(path, options)
                     for path in Path(os.environ["REPOSITORY"]).glob("*/1/model.onnx")
@@ -341,7 +326,7 @@ class FastApi(Peer):
         )
         command = [str(self.venv / "bin" / "uvicorn"), "fastapi_app:app", "--host", "127.0.0.1"]
         command += ["--port", str(ports[0]), "--log-level", "warning", "--app-dir", str(work)]
-        return command, {"REPOSITORY": str(repository), "INTRA_OP_THREADS": str(self.threads)}
+        return command, {"REPOSITORY": str(repository)}
 
 
 ALL: dict[str, type[Peer]] = {peer.name: peer for peer in (Naiad, Triton, MLServer, FastApi)}

@@ -67,19 +67,3 @@ def _own_bytes(pid: int) -> int:
     """Return the anonymous and shared memory of a process (proc(5), smaps_rollup)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-
-
-def reset_peak(pid: int) -> None:
-    """Make the peaks that the kernel keeps start from what is resident now (proc(5), clear_refs)."""
-    for process in processes(pid):
-        Path(f"/proc/{process.pid}/clear_refs").write_text("5")
-
-
-def peak_rss(pid: int) -> int:
-    """Return the sum of the highest resident sizes of the tree's processes in bytes."""
-    total = 0
-    for process in processes(pid):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                total += int(line.split()[1]) * 1024
-    return total

@@ -14,11 +14,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.many import write_repository
+from bench import models
 from bench.peers import HERE, Naiad
 from bench.process_tree import MIB, CpuMeter, memory
 
 _FORMAT = "{:8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>8}"
+
+
+def write_repository(root: Path, count: int) -> Path:
+    """Write `count` models that add and subtract, without configurations."""
+    content = models.add_sub().SerializeToString()
+    for number in range(count):
+        (root / f"model_{number:04d}" / "1").mkdir(parents=True)
+        (root / f"model_{number:04d}" / "1" / "model.onnx").write_bytes(content)
+    return root
 
 
 def start_once(checkout: Path, repository: Path, work: Path, process_count: int) -> tuple[float, float, float, float]:

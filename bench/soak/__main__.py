@@ -2,7 +2,6 @@
 
     python -m bench.soak bls [CALLS]             calls of models by models: plain, coroutines, streams, nested
     python -m bench.soak sequences [SEQUENCES]   sequences of both strategies, some of which are dropped or cancelled
-    python -m bench.soak padding [REQUESTS]      requests of all lengths, padded into each other's batches
     python -m bench.soak mixed [REQUESTS]        all protocols and kinds of models, one request in ten is hostile
 
 Each prints one line with what it has found and exits with 1 when anything was wrong, unanswered or left behind.
@@ -19,13 +18,12 @@ from pathlib import Path
 
 from bench.peers import Naiad, Running
 from bench.process_tree import MIB, memory
-from bench.soak import bls, mixed, padding, sequences
+from bench.soak import bls, mixed, sequences
 from bench.soak.runner import Soak, what_is_left
 
 KINDS = {
     "bls": (bls, 100_000),
     "sequences": (sequences, 10_000),
-    "padding": (padding, 100_000),
     "mixed": (mixed, 2_000_000),
 }
 _LOG_CHARACTERS = 20_000

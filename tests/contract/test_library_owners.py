@@ -104,6 +104,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "botocore": ("naiad/repository/cloud/",),
     "obstore": ("naiad/repository/cloud/",),
     "opentelemetry": ("naiad/telemetry/trace/span_export.py",),
+    "pynvml": ("naiad/telemetry/metrics/gpus.py",),
     "redis": ("naiad/engine/cache/redis_store.py",),
     # other programs and formats of data
     "airflow": ("naiad/integrations/airflow/",),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def rules() -> list[dict[str, Any]]:
 
 
 def gpu_library(directory: Path) -> dict[str, str]:
-    """Return the environment of a server that finds two GPUs, or none where there is no C compiler."""
+    """Return the environment of a server that finds two GPUs, or none without a C compiler or nvidia-ml-py."""
     compiler = shutil.which("cc")
-    if compiler is None:
+    if compiler is None or find_spec("pynvml") is None:
         return {}
     directory.mkdir()
     subprocess.run([compiler, "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", FAKE_NVML], check=True)

@@ -11,7 +11,6 @@ from concurrent import futures
 
 import grpc
 import pytest
-from bench.transfer_grpc import GrpcConnection
 
 from naiad.protocol import service_pb2
 from naiad.wire.grpc import MessageAssembler, encode_status_text
@@ -149,14 +148,6 @@ class TestGrpcioServer:
             answer = peer.call(1, "/test.Service/Fail", b"")
         assert answer.grpc_status == 5
         assert answer.grpc_message == encode_status_text("kein Modell „größe“, 100 %").decode()
-
-    def test_client_of_the_benchmark_moves_large_messages(self, grpcio_port):
-        body = grpc_message(bytes(range(256)) * 16_384)
-        connection = GrpcConnection(grpcio_port)
-        for _ in range(3):
-            took = connection.call(ECHO, [("content-type", "application/grpc"), ("te", "trailers")], body, len(body))
-            assert took.total_s > 0
-        connection.close()
 
     def test_our_decoders_read_bytes_of_grpcio_server(self, grpcio_port):
         tap = Tap(grpcio_port)

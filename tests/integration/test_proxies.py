@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from bench.proxy import find_program
 from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity
 from support.ports import free_port
-from support.proxies import ProxyWithClients
+from support.proxies import Proxy, find_program
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
 
@@ -55,7 +54,7 @@ class Scene:
         self.servers = [self._start(index) for index in range(2)]
         for server in self.servers:
             server.wait_ready()
-        self.proxy = ProxyWithClients(kind, root, certificates, [f"127.0.0.1:{port}" for port in self._ports])
+        self.proxy = Proxy(kind, root, certificates, [f"127.0.0.1:{port}" for port in self._ports])
 
     def _start(self, index: int) -> ServerProcess:
         self._start_count += 1

@@ -20,6 +20,7 @@ CONFIG = 'backend: "tensorrt"\n'
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """Return an environment with two GPUs and the tensorrt package."""
+    pytest.importorskip("pynvml")
     directory = tmp_path_factory.mktemp("machine")
     build_cudart(directory)
     nvml = directory / "libnvidia-ml.so.1"

@@ -1,10 +1,11 @@
-"""Short forms of bench/updates.py and bench/many.py: the same calls and checks, fewer of them."""
+"""Short forms of `bench.soak.updates`: the same calls and checks, fewer of them; and many models."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from bench import many, updates
+from bench import start_up
+from bench.soak import updates
 
 from support.server_process import ServerProcess
 
@@ -60,7 +61,7 @@ def test_loading_and_unloading_again_and_again_leaves_nothing(start_server: Star
 
 def test_hundreds_of_models_in_one_repository(start_server: StartServer, tmp_path: Path) -> None:
     """Bounds that only what grows with the square of the models would miss."""
-    server = start_server(many.write_repository(tmp_path / "models", 400))
+    server = start_server(start_up.write_repository(tmp_path / "models", 400))
     server.wait_ready(100)
     assert len(server.post("/v2/repository/index").json) == 400
     used = psutil.Process(server.process.pid).cpu_times()

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from naiad.core.errors import InferError, internal, invalid_argument, unsupported
 from naiad.options.host_policy import HostPolicy, format_cores, parse_cores
-from naiad.telemetry.metrics.gpus import NvmlError, load_nvml, visible
+from naiad.telemetry.metrics.gpus import NvmlError, NvmlPackageError, gpus_of_driver, load_nvml, visible
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +31,14 @@ def gpu_count() -> int:
     """Return the number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves; 0 on a machine without their driver."""
     try:
         nvml = load_nvml()
-        count = len(visible(nvml.gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+        gpus = nvml.gpus()
         nvml.close()
+    except NvmlPackageError:
+        gpus = gpus_of_driver()
     except NvmlError as error:
         _log.debug("no GPUs: %s", error)
         return 0
-    return count
+    return len(visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:

@@ -7,7 +7,7 @@ from naiad.backend import cores
 from naiad.backend.identity import IdentityBackend
 from naiad.backend.onnx.backend import OnnxRuntimeBackend
 from naiad.backend.python.backend import PythonBackend
-from naiad.telemetry.metrics.gpus import Gpu, NvmlError
+from naiad.telemetry.metrics.gpus import Gpu, NvmlError, NvmlPackageError
 
 
 class TwoGpus:
@@ -41,6 +41,16 @@ def test_without_a_runner_there_is_none(monkeypatch):
 
     monkeypatch.setattr(cores, "load_nvml", missing)
     assert cores.gpu_count() == 0
+
+
+def test_count_without_package_comes_from_the_driver(monkeypatch):
+    def missing():
+        raise NvmlPackageError("install it")
+
+    monkeypatch.setattr(cores, "load_nvml", missing)
+    monkeypatch.setattr(cores, "gpus_of_driver", TwoGpus().gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b,0")
+    assert cores.gpu_count() == 2
 
 
 def test_backends_with_gpu_support(monkeypatch):

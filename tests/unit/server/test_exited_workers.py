@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from naiad.cluster.supervisor.scatter_gather import ExitedCounters
+from naiad.telemetry.metrics.exposition import parse
 from naiad.telemetry.statistics.version import Duration, VersionStatistics
 
 
@@ -18,7 +19,7 @@ def metrics(value: int, model: str = "m") -> bytes:
 
 def note(exited_counters: ExitedCounters, slot: int, value: int, name: str = "m") -> None:
     exited_counters.note_statistics(slot, [counts(value, name)])
-    exited_counters.note_metrics(slot, metrics(value, name))
+    exited_counters.note_metrics(slot, parse(metrics(value, name)))
 
 
 def total(exited_counters: ExitedCounters, model: str = "m") -> tuple[int, float]:
@@ -105,7 +106,7 @@ def test_unloaded_model_leaves_no_counts() -> None:
     note(exited_counters, 1, 9)
     exited_counters.retire(1)
     exited_counters.note_statistics(0, [])
-    exited_counters.note_metrics(0, b"")
+    exited_counters.note_metrics(0, parse(b""))
     assert total(exited_counters) == (0, 0)
     note(exited_counters, 0, 1)
     assert total(exited_counters) == (1, 1)

@@ -102,7 +102,7 @@ def test_reload_of_many_models_looks_once_at_series(monkeypatch: pytest.MonkeyPa
     counters = ExitedCounters()
     for slot in (0, 1):
         counters.note_statistics(slot, ROWS)
-        counters.note_metrics(slot, METRICS)
+        counters.note_metrics(slot, exposition.parse(METRICS))
     counters.retire(1)
     calls = count_calls(monkeypatch, "naiad.cluster.supervisor.scatter_gather.exposition_sum.without_models")
     counters.note_statistics(0, [VersionStatistics(row.name, "1") for row in ROWS])

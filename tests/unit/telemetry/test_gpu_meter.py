@@ -1,11 +1,24 @@
 """GPU metrics, and the handling of failures."""
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from naiad.telemetry.metrics import exposition as exposition_sum
-from naiad.telemetry.metrics.gpus import GPU_FAMILIES, Gpu, GpuMeter, GpuReading, Nvml, NvmlError, load_nvml, visible
+from naiad.telemetry.metrics.gpus import (
+    GPU_FAMILIES,
+    Gpu,
+    GpuMeter,
+    GpuReading,
+    Nvml,
+    NvmlError,
+    NvmlPackageError,
+    gpus_of_driver,
+    load_nvml,
+    visible,
+)
 from naiad.telemetry.metrics.metrics import Registry
 
 GPUS = [Gpu(1, "GPU-aa1", "A"), Gpu(2, "GPU-ab2", "B"), Gpu(3, "GPU-b3", "C")]
@@ -52,15 +65,39 @@ def test_energy_counts_from_start():
     assert all(Registry().has_family(name) for name in GPU_FAMILIES)
 
 
-def test_a_machine_without_nvml_has_no_gpus(caplog):
-    def missing(name):
-        raise OSError(name)
+@pytest.mark.parametrize(
+    ("error", "gpus", "level"),
+    [
+        (NvmlError("nvmlInit failed with error 12: NVML Shared Library Not Found"), GPUS, logging.DEBUG),
+        (NvmlPackageError("install nvidia-ml-py"), [], logging.DEBUG),
+        (NvmlPackageError("install nvidia-ml-py"), GPUS, logging.WARNING),
+    ],
+)
+def test_log_says_why_there_are_no_metrics(caplog, monkeypatch, error, gpus, level):
+    def missing():
+        raise error
 
+    monkeypatch.setattr("naiad.telemetry.metrics.gpus.gpus_of_driver", lambda: gpus)
     caplog.set_level(logging.DEBUG, logger="naiad")
-    meter = GpuMeter(1.0, load=lambda: load_nvml(missing))
+    meter = GpuMeter(1.0, load=missing)
     meter.run()
     assert list(meter.render()) == []
-    assert "no GPU metrics: libnvidia-ml.so.1 was not found; it comes with NVIDIA's driver" in caplog.text
+    assert caplog.record_tuples == [("naiad.telemetry.metrics.gpus", level, f"no GPU metrics: {error}")]
+
+
+def test_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlPackageError, match=r"nvidia-ml-py with pip install 'naiad\[gpu\]'"):
+        load_nvml()
+
+
+def test_driver_shows_gpus_without_nvml(tmp_path):
+    for bus, uuid in (("0000:65:00.0", "GPU-b"), ("0000:17:00.0", "GPU-a")):
+        (tmp_path / bus).mkdir()
+        text = f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 65\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\n"
+        (tmp_path / bus / "information").write_text(text)
+    assert gpus_of_driver(tmp_path) == [Gpu(None, "GPU-a", "NVIDIA H200"), Gpu(None, "GPU-b", "NVIDIA H200")]
+    assert gpus_of_driver(tmp_path / "absent") == []
 
 
 def test_a_gpu_that_is_lost_ends_it(caplog):
@@ -99,38 +136,65 @@ def test_cuda_visible_devices(setting, uuids):
     assert [gpu.uuid for gpu in visible(GPUS, setting)] == uuids
 
 
-class Library:
-    """An NVML that lacks the functions that are not given."""
+class Pynvml:
+    """The module pynvml over a driver that gives the given answers; an error number is raised as its error."""
 
-    def __init__(self, **results):
-        self.nvmlErrorString = lambda status: b"Driver Not Loaded"
-        for name, status in results.items():
-            setattr(self, name, lambda *arguments, status=status: status)
+    class NVMLError(Exception):
+        def __init__(self, value):
+            super().__init__({9: "Driver Not Loaded", 15: "GPU is lost"}.get(value, "another"))
+            self.value = value
+
+    def __init__(self, **answers):
+        self.answers = {"nvmlInit": None, **answers}
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            answer = self.answers.get(name, self.NVMLError(13))  # as of a function that an old driver has not
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        call.__name__ = name
+        return call
+
+
+FIGURES = {
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=70, memory=3),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150, free=100, used=50),
+    "nvmlDeviceGetPowerUsage": 20_500,
+    "nvmlDeviceGetPowerManagementLimit": 70_000,
+    "nvmlDeviceGetTotalEnergyConsumption": 1_000_250,
+}
+
+
+def test_figures_have_the_units_of_metrics():
+    assert Nvml(Pynvml(**FIGURES)).read(GPUS[0]) == GpuReading(0.7, 150, 50, 20.5, 70.0, 1000.25)
+
+
+@pytest.mark.parametrize("uuid", ["GPU-a", b"GPU-a"])
+def test_gpus_have_names_and_identifiers(uuid):
+    calls = {"nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "handle", "nvmlDeviceGetUUID": uuid}
+    assert Nvml(Pynvml(**calls, nvmlDeviceGetName="H200")).gpus() == [Gpu("handle", "GPU-a", "H200")]
 
 
 def test_an_nvml_that_cannot_be_used_says_why():
-    with pytest.raises(NvmlError, match="nvmlInit_v2 failed with error 9: Driver Not Loaded"):
-        Nvml(Library(nvmlInit_v2=9))
-    with pytest.raises(NvmlError, match=r"it lacks a call: .*nvmlInit_v2"):
-        Nvml(Library())
-    with pytest.raises(NvmlError, match="lacks a call"):
-        Nvml(object())
+    with pytest.raises(NvmlError, match="nvmlInit failed with error 9: Driver Not Loaded"):
+        Nvml(Pynvml(nvmlInit=Pynvml.NVMLError(9)))
 
 
 def test_values_unknown_to_old_driver_are_omitted():
-    nvml = Nvml(Library(nvmlInit_v2=0, nvmlDeviceGetUtilizationRates=0, nvmlDeviceGetPowerUsage=3))
-    assert nvml.read(GPUS[0]) == GpuReading(0.0, None, None, None, None, None)
+    assert Nvml(Pynvml(nvmlDeviceGetPowerUsage=3000)).read(GPUS[0]) == GpuReading(None, None, None, 3.0, None, None)
 
 
 @pytest.mark.parametrize("status", [2, 4, 13, 999])
 def test_one_figure_may_be_missing(status):
-    calls = {"nvmlDeviceGetUtilizationRates": 0, "nvmlDeviceGetMemoryInfo": 0, "nvmlDeviceGetPowerUsage": status}
-    assert Nvml(Library(nvmlInit_v2=0, **calls)).read(GPUS[0]) == GpuReading(0.0, 0, 0, None, None, None)
+    calls = {**FIGURES, "nvmlDeviceGetPowerUsage": Pynvml.NVMLError(status)}
+    assert Nvml(Pynvml(**calls)).read(GPUS[0]) == GpuReading(0.7, 150, 50, None, 70.0, 1000.25)
 
 
 def test_lost_gpu_has_no_reading():
-    with pytest.raises(NvmlError, match="nvmlDeviceGetMemoryInfo failed with error 15"):
-        Nvml(Library(nvmlInit_v2=0, nvmlDeviceGetMemoryInfo=15)).read(GPUS[0])
+    with pytest.raises(NvmlError, match="nvmlDeviceGetMemoryInfo failed with error 15: GPU is lost"):
+        Nvml(Pynvml(nvmlDeviceGetMemoryInfo=Pynvml.NVMLError(15))).read(GPUS[0])
 
 
 def test_every_process_has_the_same_gpus():

@@ -64,12 +64,8 @@ class ExitedCounters:
         )
         self._statistics[slot] = statistics
 
-    def note_metrics(self, slot: int, text: bytes) -> None:
+    def note_metrics(self, slot: int, metrics: Exposition) -> None:
         """Note the metrics of a process."""
-        self.take_metrics(slot, exposition_sum.parse(text))
-
-    def take_metrics(self, slot: int, metrics: Exposition) -> None:
-        """Note the metrics of a process that are parsed already."""
         self._metrics[slot] = metrics
 
     def retire(self, slot: int) -> None:
@@ -232,7 +228,7 @@ class ScatterGather:
         else:
             metrics = await asyncio.to_thread(exposition_sum.parse, answer)  # type: ignore[arg-type]  # as asked
             if member.is_alive:
-                counters.take_metrics(member.slot, metrics)
+                counters.note_metrics(member.slot, metrics)
 
     def _own_metrics(self) -> bytes:
         text = "Server processes that were started again after one died"

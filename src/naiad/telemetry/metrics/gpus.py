@@ -1,49 +1,39 @@
 """GPU metrics from NVML, measured by a thread of its own, because a call may take milliseconds.
 
-NVML is the library of NVIDIA's driver. It is called directly; no Python package is needed.
+NVML is the library of NVIDIA's driver. `pynvml` calls it, the module of NVIDIA's package nvidia-ml-py.
 """
 
-import ctypes
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from naiad.telemetry.last_resort import keep_running
 from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 
-_LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
-_SUCCESS = 0
 _WITHOUT_VALUE = frozenset({2, 3, 4, 13, 999})
 """Invalid argument (a MIG device), not supported, no permission, not in this driver, unknown: this figure is missing,
 other figures can be read."""
-_UUID_BYTES = 96
-_NAME_BYTES = 96
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+"""A directory for each GPU, named by its PCI bus id."""
 
 
 class NvmlError(Exception):
-    """There is no NVML, or a call failed; the text names the call and the reason."""
+    """There is no NVML, or a call failed; the text names the reason."""
 
 
-class _Utilization(ctypes.Structure):
-    """`nvmlUtilization_t`, in percent."""
-
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
-
-
-class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`, in bytes."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+class NvmlPackageError(NvmlError):
+    """The package that calls NVML is not installed, so there may be GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU: its NVML handle and its constant properties."""
 
-    handle: int
+    handle: Any
     uuid: str
     name: str
 
@@ -65,85 +55,76 @@ class GpuReading:
 class Nvml:
     """The initialized library. Used by one thread at a time."""
 
-    def __init__(self, library: Any) -> None:
-        """`library` is a loaded libnvidia-ml. Raises NvmlError if it cannot be initialized."""
-        self._library = library
-        try:
-            library.nvmlErrorString.restype = ctypes.c_char_p
-        except AttributeError as error:
-            raise NvmlError(f"it lacks a call: {error}") from None
-        self._call("nvmlInit_v2")
+    def __init__(self, pynvml: Any) -> None:
+        """Raises NvmlError if the library is missing or cannot be initialized."""
+        self._pynvml = pynvml
+        self._call(pynvml.nvmlInit)
 
     def gpus(self) -> Sequence[Gpu]:
         """Return the GPUs of the machine, in the order of their PCI bus ids. Raises NvmlError."""
-        count = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        found = []
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            address = handle.value or 0
-            uuid = self._text("nvmlDeviceGetUUID", address, _UUID_BYTES)
-            found.append(Gpu(address, uuid, self._text("nvmlDeviceGetName", address, _NAME_BYTES)))
-        return found
+        nvml = self._pynvml
+        handles = [self._call(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(self._call(nvml.nvmlDeviceGetCount))]
+        texts = (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName)
+        return [Gpu(handle, *(_text(self._call(call, handle)) for call in texts)) for handle in handles]
 
     def read(self, gpu: Gpu) -> GpuReading:
         """Return the current state of a GPU. Raises NvmlError if it is lost."""
-        utilization, memory = _Utilization(), _Memory()
-        knows_utilization = self._ask("nvmlDeviceGetUtilizationRates", gpu, utilization)
-        knows_memory = self._ask("nvmlDeviceGetMemoryInfo", gpu, memory)
+        nvml = self._pynvml
+        utilization = self._ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
         return GpuReading(
-            utilization=utilization.gpu / 100 if knows_utilization else None,
-            memory_total_bytes=memory.total if knows_memory else None,
-            memory_used_bytes=memory.used if knows_memory else None,
-            power_w=self._thousandths("nvmlDeviceGetPowerUsage", gpu, ctypes.c_uint()),
-            power_limit_w=self._thousandths("nvmlDeviceGetPowerManagementLimit", gpu, ctypes.c_uint()),
-            energy_j=self._thousandths("nvmlDeviceGetTotalEnergyConsumption", gpu, ctypes.c_ulonglong()),
+            utilization=None if utilization is None else utilization.gpu / 100,
+            memory_total_bytes=None if memory is None else memory.total,
+            memory_used_bytes=None if memory is None else memory.used,
+            power_w=_thousandths(self._ask(nvml.nvmlDeviceGetPowerUsage, gpu)),
+            power_limit_w=_thousandths(self._ask(nvml.nvmlDeviceGetPowerManagementLimit, gpu)),
+            energy_j=_thousandths(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)),
         )
 
     def close(self) -> None:
         """Release the library. Raises NvmlError."""
-        self._call("nvmlShutdown")
+        self._call(self._pynvml.nvmlShutdown)
 
-    def _thousandths(self, name: str, gpu: Gpu, number: Any) -> float | None:
-        return number.value / 1000 if self._ask(name, gpu, number) else None
-
-    def _ask(self, name: str, gpu: Gpu, answer: Any) -> bool:
-        """Let a call fill `answer`; return whether the GPU supports it. Raises NvmlError."""
-        if not hasattr(self._library, name):
-            return False  # an old driver
-        status = getattr(self._library, name)(ctypes.c_void_p(gpu.handle), ctypes.byref(answer))
-        if status not in _WITHOUT_VALUE and status != _SUCCESS:
-            raise self._failed(name, status)
-        return bool(status == _SUCCESS)
-
-    def _text(self, name: str, handle: int, size: int) -> str:
-        buffer = ctypes.create_string_buffer(size)
-        self._call(name, ctypes.c_void_p(handle), buffer, ctypes.c_uint(size))
-        return buffer.value.decode("utf-8", "replace")
-
-    def _call(self, name: str, *arguments: object) -> None:
+    def _ask(self, call: Callable[..., Any], gpu: Gpu) -> Any:
+        """Return what a call says of a GPU, None if the GPU does not support it. Raises NvmlError."""
         try:
-            status = getattr(self._library, name)(*arguments)
-        except AttributeError as error:
-            raise NvmlError(f"it lacks a call: {error}") from None
-        if status != _SUCCESS:
-            raise self._failed(name, status)
+            return call(gpu.handle)
+        except self._pynvml.NVMLError as error:
+            if error.value in _WITHOUT_VALUE:
+                return None
+            raise NvmlError(f"{call.__name__} failed with error {error.value}: {error}") from None
 
-    def _failed(self, name: str, status: int) -> NvmlError:
-        text = self._library.nvmlErrorString(status) or b""
-        return NvmlError(f"{name} failed with error {status}: {text.decode('utf-8', 'replace')}")
-
-
-def load_nvml(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
-    """Return the NVML of this machine. Raises NvmlError if there is none, or no GPU."""
-    for name in _LIBRARIES:
+    def _call(self, call: Callable[..., Any], *arguments: object) -> Any:
         try:
-            library = load(name)
-        except OSError:
-            continue
-        return Nvml(library)
-    raise NvmlError(f"{_LIBRARIES[0]} was not found; it comes with NVIDIA's driver")
+            return call(*arguments)
+        except self._pynvml.NVMLError as error:
+            raise NvmlError(f"{call.__name__} failed with error {error.value}: {error}") from None
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")  # bytes in old versions
+
+
+def _thousandths(number: int | None) -> float | None:
+    return None if number is None else number / 1000
+
+
+def load_nvml() -> Nvml:
+    """Return the NVML of this machine. Raises NvmlError if there is none, NvmlPackageError without its package."""
+    try:
+        import pynvml
+    except ImportError:
+        raise NvmlPackageError("install nvidia-ml-py with pip install 'naiad[gpu]'") from None
+    return Nvml(pynvml)
+
+
+def gpus_of_driver(directory: Path = _DRIVER) -> Sequence[Gpu]:
+    """Return the GPUs that the driver shows without NVML, in the order of their PCI bus ids; they have no handle."""
+    found = []
+    for file in sorted(directory.glob("*/information")):
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        found.append(Gpu(None, fields.get("GPU UUID", "").strip(), fields.get("Model", "").strip()))
+    return found
 
 
 def visible(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> Sequence[Gpu]:
@@ -222,7 +203,8 @@ class GpuMeter:
         try:
             nvml = self._load()
         except NvmlError as error:
-            _log.debug("no GPU metrics: %s", error)
+            needs_package = isinstance(error, NvmlPackageError) and gpus_of_driver()
+            _log.log(logging.WARNING if needs_package else logging.DEBUG, "no GPU metrics: %s", error)
             return
         try:
             self._measure_all(nvml)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
 from naiad.tools.optimize.measurement import Profile, ServedMeasurement
@@ -120,20 +119,3 @@ class OptimizationResult:
             if each.candidate.name == name:
                 return each
         raise KeyError(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """The folders of an optimization. A step that has finished is found here by the hash of its content."""
-
-    root: Path
-
-    @property
-    def conversions(self) -> Path:
-        """Return the folder of the converter's files."""
-        return self.root / "conversions"
-
-    @property
-    def steps(self) -> Path:
-        """Return the folder of the journal: verdicts, profiles and served figures as JSON."""
-        return self.root / "steps"

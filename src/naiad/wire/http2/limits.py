@@ -4,7 +4,7 @@ Token buckets against floods of frames that cost the peer nothing.
 
 What a frame costs is counted in control frames, a PING being one. Frames that honest peers send many of,
 WINDOW_UPDATE and small DATA, count a sixteenth: with a burst of 2,000 frames a connection wastes at most 0.1 s of
-CPU, and 10 ms a second after it (bench/micro_http2_frames.py has what each kind takes). Useful work earns frames:
+CPU, and 10 ms a second after it (measured for each kind of frame). Useful work earns frames:
 clients measure the bandwidth with a PING per round trip while data flows, and open windows as they read.
 """
 

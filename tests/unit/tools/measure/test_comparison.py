@@ -2,14 +2,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bench.perf_comparison import CASES, changes
-from bench.perf_coverage import columns_of
 
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Interval, Result
 from naiad.tools.perf.plan import Concurrency, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
+from support.simulated_comparisons import CASES, changes
+from support.simulated_measurements import columns_of
 
 PAIRS = 20
 FACTS = GeneratorFacts(1, 1.0, 0.1, 0.1, np.zeros(0, np.int64), 1e6)

@@ -57,10 +57,6 @@ class Scales:
             return values.reshape(-1, 1)
         return np.moveaxis(values, self.axis, -1).reshape(-1, self.columns)
 
-    def column_of(self, index: tuple[int, ...]) -> int:
-        """Return the column of an element."""
-        return index[self.axis] if self.columns > 1 else 0
-
     def of(self, values: Array) -> Any:
         """Return the scale of each element of an answer of the source, in a shape for broadcasting."""
         sizes = self.sizes

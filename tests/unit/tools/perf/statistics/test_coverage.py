@@ -1,7 +1,8 @@
-"""The figures that intervals promise, on fixed seeds; `python -m bench.perf_coverage` has the long form."""
+"""The figures that intervals promise, on fixed seeds."""
 
 import pytest
-from bench.perf_coverage import CASES, measure
+
+from support.simulated_measurements import CASES, measure
 
 RUNS = 20
 

@@ -2,9 +2,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bench.perf_coverage import columns_of
 
 from naiad.tools.perf.statistics.timing import parts
+from support.simulated_measurements import columns_of
 
 TIMING = 'clock;desc="{arrival}", queue;dur=2, compute;dur=3'
 

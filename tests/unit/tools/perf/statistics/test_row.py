@@ -3,7 +3,6 @@ import json
 
 import numpy as np
 import pytest
-from bench.perf_coverage import columns_of, stall, steady
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from naiad.tools.perf.plan import (
 )
 from naiad.tools.perf.records import FailureKind, GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import mode_and_value, row
+from support.simulated_measurements import columns_of, stall, steady
 
 SECOND = 1_000_000_000
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from bench.perf_coverage import bimodal, columns_of, queue_open, stall, steady, trend
 
 from naiad.tools.perf.plan import Concurrency, Measuring, Phase, Ramp, RequestRate, Schedule, Stop
 from naiad.tools.perf.records import FailureKind
 from naiad.tools.perf.statistics.stability import is_window_complete, verdict
+from support.simulated_measurements import bimodal, columns_of, queue_open, stall, steady, trend
 
 SECOND = 1_000_000_000
 CLOSED = Concurrency(1)

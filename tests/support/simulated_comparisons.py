@@ -1,22 +1,20 @@
-"""False alarms and detections of `naiad perf --baseline`, by simulation: `python -m bench.perf_comparison [PAIRS]`.
+"""Pairs of simulated runs, of which the second may be slower, compared as `naiad perf --baseline` does it.
 
-Two runs are simulated request by request and measured with `verdict` and `row`. Each run has a speed of its own, with
-the standard deviation given as drift; the current one of a pair may be 10 % slower. The limit is 5 %.
+Each run has a speed of its own, with the standard deviation given as drift.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench.perf_coverage import Arrays, Random, columns_of, queue_closed
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Result, Row
 from naiad.tools.perf.plan import Concurrency, Measuring, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
 from naiad.tools.perf.statistics.stability import verdict
+from support.simulated_measurements import Arrays, Random, columns_of, queue_closed
 
 _PLAN = Plan(ServerTarget("http://localhost:8000", Protocol.HTTP), [ModelLoad("model")], Concurrency(8))
 _LIMIT_PERCENT = 5.0
@@ -74,19 +72,3 @@ def changes(case: Case, seed: int, slowdown: float) -> set[Change]:
         ]
         results.append(Result([], "", {}, None, rows))
     return {figure.change for figure in compare(results[0], results[1], _LIMIT_PERCENT).figures}
-
-
-def main() -> None:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    print("| case | A/A worse past limit | A/A not same | +10 % caught |\n|---|---|---|---|")
-    for case in CASES:
-        alike = [changes(case, seed, 1.0) for seed in range(pairs)]
-        slower = [changes(case, 10_000 + seed, 1.1) for seed in range(pairs)]
-        alarms = sum(Change.WORSE_PAST_LIMIT in each for each in alike) / pairs
-        differing = sum(each != {Change.SAME} for each in alike) / pairs
-        caught = sum(Change.WORSE_PAST_LIMIT in each for each in slower) / pairs
-        print(f"| {case.name} | {alarms:.1%} | {differing:.1%} | {caught:.1%} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

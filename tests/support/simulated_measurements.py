@@ -1,10 +1,5 @@
-"""Coverage of the intervals of `naiad perf`, by simulation: `python -m bench.perf_coverage [RUNS]`.
+"""Simulated requests whose true throughput and latency are known, measured as a session of `naiad perf` does it."""
 
-Each run is measured with `verdict` as a session does it, called every 250 ms until it is done. The table has the
-share of runs whose 95 % interval holds the true value, the share called stable, and the median time to the end.
-"""
-
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -149,19 +144,3 @@ def measure(case: Case, seed: int, measuring: Measuring | None = None) -> Outcom
     return Outcome(
         state.is_stable, now_ns / 1e9, rate.low <= case.rate <= rate.high, latency.low <= true_us <= latency.high
     )
-
-
-def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    print("| case | throughput held | latency held | stable | median s |\n|---|---|---|---|---|")
-    for case in CASES:
-        found = [measure(case, seed) for seed in range(runs)]
-        rate, latency, stable = (
-            sum(getattr(each, name) for each in found) / runs for name in ("holds_rate", "holds_latency", "is_stable")
-        )
-        seconds = float(np.median([each.seconds for each in found]))
-        print(f"| {case.name} | {rate:.1%} | {latency:.1%} | {stable:.0%} | {seconds:g} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Soak tests of live updates: what operators do all day, for minutes, with every answer looked at.
 
-    python -m bench.updates reloads [COUNT]   200 requests/s on a; a and b are reloaded, b takes 3 s and 500 MB
-    python -m bench.updates random [COUNT]    random loads, unloads and requests, all at the same time
-    python -m bench.updates cycles [COUNT]    one model loaded and unloaded again and again; one has 200 MB of weights
+    python -m bench.soak.updates reloads [COUNT]   200 requests/s on a; a and b are reloaded, b takes 3 s and 500 MB
+    python -m bench.soak.updates random [COUNT]    random loads, unloads and requests, all at the same time
+    python -m bench.soak.updates cycles [COUNT]    one model loaded and unloaded again and again, one of 200 MB
 
 Each prints what it has found and exits with 1 when a figure of it is not met.
 """
@@ -122,9 +122,6 @@ class Client:
         self._connection.close()
 
 
-# --- reloads --------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Latencies:
     """What came of a stream of requests, in seconds from the time at which each was due."""
@@ -185,17 +182,6 @@ class Reloads:
     refused: int
     """Reloads that failed."""
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the figures by name."""
-        return {
-            "requests": len(self.during.seconds),
-            "failed": self.rest.failed + self.during.failed,
-            "refused": self.refused,
-            "rest_p99_ms": self.rest.p99_ms(),
-            "during_p99_ms": self.during.p99_ms(),
-            "ratio": self.during.p99_ms() / self.rest.p99_ms(),
-        }
-
 
 def write_reloads(root: Path, seconds: float = 3.0, megabytes: int = 500) -> None:
     """Write `a` and the heavy `b`."""
@@ -217,9 +203,6 @@ def reloads(port: int, root: Path, count: int, rest_s: float = 10.0, rate: float
             refused += control.control("b", "load", force=True) != 200
     control.close()
     return Reloads(rest, stream.found, refused)
-
-
-# --- random calls ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -301,9 +284,6 @@ def shared_memory_files() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if "naiad" in path.name}
 
 
-# --- cycles ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Cycles:
     """Resident memory of the process tree, in MiB, and its processes."""
@@ -349,16 +329,14 @@ def cycles(running_pid: int, port: int, name: str, count: int, warm_up: int = 10
     return Cycles(before, after, children, children_after)
 
 
-# --- command line ---------------------------------------------------------------------------------------------------
-
-
 def _main_reloads(server: Running, root: Path, count: int) -> bool:
     client = Client(server.http_port)
     for name in ("a", "b"):
         client.control(name, "load")
-    found = reloads(server.http_port, root, count).as_dict()
-    print(*(f"{name} {value:.5g}" for name, value in found.items()))
-    return not found["failed"] and not found["refused"] and found["ratio"] <= 1.5
+    found = reloads(server.http_port, root, count)
+    failed, ratio = found.rest.failed + found.during.failed, found.during.p99_ms() / found.rest.p99_ms()
+    print(f"{len(found.during.seconds)} requests, {failed} failed, {found.refused} reloads failed, p99 x {ratio:.3g}")
+    return not failed and not found.refused and ratio <= 1.5
 
 
 def _main_random(server: Running, root: Path, count: int) -> bool:

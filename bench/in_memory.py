@@ -1,0 +1,91 @@
+"""What micro benches share: a transport that keeps nothing, an engine without models, a served model, a clock."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+from naiad.backend.api import Instance, Model
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.request_limits import RequestLimits
+from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
+from naiad.engine.serving.served_model import ServedModel
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.statistics.model import ModelStatistics
+
+ROUNDS = 7
+
+
+class MemoryTransport(asyncio.Transport):
+    """Takes what is written and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.last: Buffer = b""
+        self.is_paused = False
+
+    def write(self, data: Buffer) -> None:
+        self.writes += 1
+        self.last = data
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        for piece in list_of_data:
+            self.write(piece)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It takes everything."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+class EngineWithoutModels(Engine):
+    """Knows every model; a subclass executes."""
+
+    def __init__(self, *, is_decoupled: bool) -> None:
+        super().__init__(server_id="bench", metrics=Registry())
+        self._served = SimpleNamespace(is_decoupled=is_decoupled)
+
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        return RequestLimits(name, 2, 2)
+
+    def served(self, name: str, version: str = "") -> Any:
+        return self._served
+
+
+def served_model(config: ModelConfig, model: Model, instance: Instance) -> ServedModel:
+    """Return a version with one instance, on the running loop."""
+    return ServedModel(
+        name="m",
+        version=1,
+        config=config,
+        backend_model=model,
+        instances=[instance],
+        scheduler=create_scheduler(config),
+        statistics=ModelStatistics("m", "1"),
+        loop=asyncio.get_running_loop(),
+    )
+
+
+def cpu_us(work: Callable[[], object], count: int, rounds: int = ROUNDS) -> float:
+    """Return the CPU microseconds of each of the `count` calls that `work` makes; the median of some rounds."""
+    times = []
+    for _ in range(rounds):
+        start = time.process_time_ns()
+        work()
+        times.append((time.process_time_ns() - start) / count / 1000)
+    return median(times)
