@@ -1,7 +1,7 @@
 """How long each test file took, so that the processes of pytest-xdist begin with the longest ones.
 
 Files in the order of their names, or of their number of tests as xdist has it, leave one process alone with a file of
-minutes at the end of a run. `pytest --write-file-seconds` writes the table anew.
+minutes at the end of a run. `pytest --write-file-seconds` writes the table again.
 """
 
 import json
