@@ -971,7 +971,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/split/cuts.py",
         text=" * (1 + TOLERANCE)\n",
         replacement="\n",
-        tests=("unit/tools/split/test_cuts.py",),
+        tests=("unit/tools/split/test_cuts.py::test_cut_avoids_expensive_positions",),
         harm="a model is cut where most bytes cross, for stages that are hardly better balanced",
     ),
     Mutant(
