@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 # Without compiled files each process of the tests would compile naiad again.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup fmt lint type test test-fast test-frameworks test-airflow test-unit fuzz attack mutants bench docs image demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-long test-frameworks test-airflow test-unit fuzz attack mutants bench docs image demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,8 +39,12 @@ FAST_INTEGRATION := access bad_input_grpc bad_input_http2 client compression gen
 	streaming_grpc tls tritonclient_grpc tritonclient_http
 
 test-fast: $(STAMP) ## everything but the slow integration tests, in less than three minutes on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/docs tests/unit tests/property tests/contract tests/conformance \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/docs tests/unit tests/property tests/contract tests/conformance \
 		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
+
+test-long: $(STAMP) ## what CI leaves out: all examples of the costly properties, and tests of minutes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long tests/property tests/conformance
+	$(BIN)/python -m pytest --long -m long tests/integration
 
 test-frameworks: ## the tests of the framework backends, in an environment of 4 GB of their own
 	.ci/frameworks $(VENV)-frameworks
@@ -58,7 +62,7 @@ attack: $(STAMP) ## attack a real server and compare what it costs with limits, 
 	$(BIN)/python -m attack $(ATTACK)
 	$(BIN)/python -m attack --with-keys $(ATTACK)
 
-mutants: $(STAMP) ## break 36 places, one at a time, and see whether tests fail, MUTANTS="route_cache hpack_cache"
+mutants: $(STAMP) ## break a hundred places, one at a time, and see whether tests fail, MUTANTS="route_cache hpack_cache"
 	$(BIN)/python -m mutants $(MUTANTS)
 
 bench: $(STAMP) ## measure, beside the peers that can be installed

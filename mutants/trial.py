@@ -62,6 +62,7 @@ class TestedCopy:
             "-p",
             "no:cacheprovider",
             "--hypothesis-seed=0",
+            "--long",  # all examples of properties
             "--timeout=60",
             "--tb=line",
             "--show-capture=no",

@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import pytest
+
+from support.file_seconds import TABLE, FileSeconds, sort_tests
+from support.long_run import CI, LONG
 
 # No test asserts a time: how long an example takes depends on what else the machine does.
 slowness = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("naiad", deadline=None, suppress_health_check=slowness)
-hypothesis.settings.load_profile("naiad")
+for profile in (CI, LONG):
+    hypothesis.settings.register_profile(profile, deadline=None, suppress_health_check=slowness)
+hypothesis.settings.load_profile(CI)
 
 # A shell that runs the tests in the background has them ignore it, and with them all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,3 +26,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # takes as long as all the rest of its start. Workers of pytest-xdist find what their parent has compiled.
 if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
     compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also tests marked long, and all examples of properties")
+    parser.addoption("--write-file-seconds", action="store_true", help=f"write seconds of files into {TABLE.name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("long"):
+        hypothesis.settings.load_profile(LONG)
+    if config.getoption("write_file_seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FileSeconds(TABLE))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+    if hasattr(config, "workerinput"):
+        sort_tests(items)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, HOLD, STREAM, Conversation
+from support.long_run import examples
 from support.raw_http2 import grpc_head, grpc_message
 
 LIMITS = Http2Limits(frame_bytes=2**14, stream_window_bytes=65_535, connection_window_bytes=65_535)
@@ -171,7 +172,7 @@ class Client:
 
 
 @given(ACTIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_call_is_answered_in_any_interleaving(actions):
     client = Client()
     for action, *arguments in actions:

@@ -16,8 +16,15 @@ def test_mutant_is_not_stale(mutant: Mutant) -> None:
     mutant.check(ROOT)
 
 
+def test_every_room_has_two_mutants() -> None:
+    """A test of a room that notices nothing shows when the room is broken."""
+    counts = Counter(Path(mutant.file).parts[2] for mutant in MUTANTS)
+    rooms = {path.parent.name for path in (ROOT / "src" / "naiad").glob("*/__init__.py")}
+    assert {room: counts[room] for room in rooms if counts[room] < 2} == {}
+
+
 def test_names_are_unique_and_mutants_many() -> None:
-    assert len(MUTANTS) >= 30
+    assert len(MUTANTS) >= 60
     assert Counter(mutant.name for mutant in MUTANTS).most_common(1)[0][1] == 1
 
 

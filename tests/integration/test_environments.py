@@ -109,8 +109,9 @@ def test_another_version_of_python(tmp_path: Path, start_server, cache: Path) ->
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A virtual environment with numpy, and the archive of it."""
     home = tmp_path_factory.mktemp("packed") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    command = [home / "bin" / "python", "-m", "pip", "install", "-q", "numpy==2.1.3"]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
+    command = [*pip, "install", "-q", "numpy==2.1.3"]
     subprocess.run(command, check=True, env={**os.environ, **QUICK_PIP})
     archive = home.with_name("env.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as opened:

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = "from-fastapi.md"
 MAX_COMMANDS = 6
 MAX_CODE_LINES = 15
+INSTALLED = [path for path in sys.path if path.endswith("site-packages")]
 FLOWERS = [[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3], [5.9, 2.8, 4.3, 1.3]]
 
 
@@ -55,8 +56,17 @@ def test_first_answer_is_short() -> None:
     assert 0 < len(code_lines(blocks)) <= MAX_CODE_LINES
 
 
-@pytest.mark.timeout(600)  # installs scikit-learn, ONNX Runtime and skl2onnx
-def test_first_answer_in_empty_environment(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "packages",
+    [
+        # What the page installs is there already, so that pip installs naiad alone.
+        pytest.param({"PYTHONPATH": os.pathsep.join(INSTALLED)}, id="beside these tests"),
+        # Installs scikit-learn, ONNX Runtime and skl2onnx.
+        pytest.param({}, id="empty", marks=pytest.mark.long),
+    ],
+)
+def test_first_answer_in_environment_of_its_own(packages: Mapping[str, str], tmp_path: Path) -> None:
     blocks = section_blocks(PAGE, "First answer")
     write_files(blocks, tmp_path)
     *preparation, serve, ask = commands_of(blocks)
@@ -67,7 +77,7 @@ def test_first_answer_in_empty_environment(tmp_path: Path) -> None:
     shell = "set -e\n" + "\n".join(preparation) + f"\nexec {serve}\n"
     kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     # Python compiles the few modules that are used when it imports them.
-    environment = {**kept, "PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = {**kept, **packages, "PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from support.batching_simulation import Device, Simulation
+from support.long_run import examples
 from support.scheduling import MS, waiting_request
 
 _LIMIT_NS = 5 * MS
@@ -29,7 +30,7 @@ class Load(Simulation):
             self.cancelled.append(request)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     gaps_ns=st.lists(_GAPS_NS, min_size=1, max_size=120),
     kinds=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("AAAAB")), min_size=120, max_size=120),

@@ -14,6 +14,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.store import CachedResponse, LocalCache
 from naiad.telemetry.statistics.model import ModelStatistics
+from support.long_run import examples
 
 _QUESTIONS = st.tuples(
     st.sampled_from([b"aabb", b"aacc"]),
@@ -188,4 +189,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=120, stateful_step_count=40)
+TestCache.settings = settings(max_examples=examples(120), stateful_step_count=40)

@@ -18,6 +18,7 @@ from naiad.protocol.json import client as json_client
 from naiad.protocol.json.infer import InferJsonDecoder
 from naiad.protocol.json.response import encode as encode_json_response
 from naiad.protocol.json.response import encode_in_slices
+from support.long_run import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
@@ -240,7 +241,7 @@ def test_long_json_responses_survive():
 
 
 @given(responses(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_damaged_responses_raise_infer_error(response, data):
     bodies = [
         b"".join(encode_response(*response)),

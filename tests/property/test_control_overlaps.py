@@ -28,6 +28,7 @@ from naiad.repository.control.locks import ModelLocks
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan, member_names
 from naiad.repository.stores.store import LocalStore, ModelEntry
+from support.long_run import examples
 from support.turns import Turns
 
 LEAVES = ("a", "b", "c")
@@ -232,7 +233,7 @@ def _possible(
     return outcomes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_overlapping_calls_leave_what_some_order_leaves(root: Path, data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -16,6 +16,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import StepLoop
+from support.long_run import examples
 
 MEMBER = """
   name: "%s" max_batch_size: 0 model_transaction_policy { decoupled: %s }
@@ -255,4 +256,4 @@ class EnsembleMachine(RuleBasedStateMachine):
 
 
 TestEnsembles = EnsembleMachine.TestCase
-TestEnsembles.settings = settings(max_examples=150, stateful_step_count=30)
+TestEnsembles.settings = settings(max_examples=examples(150), stateful_step_count=30)

@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
@@ -12,6 +12,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
 from naiad.protocol import generate as generate_json
+from support.long_run import examples
 
 
 def decode_generate(*arguments):
@@ -42,6 +43,7 @@ JSON = st.recursive(
 DIMS = st.lists(st.integers(-1, 3), max_size=3).map(tuple)
 
 
+@settings(max_examples=examples(100))
 @given(
     st.sampled_from(list(ELEMENTS)).flatmap(
         lambda datatype: st.tuples(st.just(datatype), st.lists(ELEMENTS[datatype], min_size=1, max_size=9))

@@ -11,6 +11,7 @@ from naiad.wire.http2.frames import Http2Error, frame
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_pair import REQUEST_BLOCK, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
 from support.http2_peer import SETTINGS_FRAME, data_frame
+from support.long_run import examples
 
 SMALL = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
 BODIES = st.one_of(st.binary(max_size=30), st.integers(1, 150_000).map(lambda size: b"\x07" * size))
@@ -19,7 +20,7 @@ SIZES = st.lists(st.integers(0, 300), max_size=6)
 
 
 @given(st.lists(BODIES, min_size=1, max_size=5), st.lists(SIZES, min_size=2, max_size=8), st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_bodies_survive_any_cut_and_window(bodies, cuts, is_small):
     limits = SMALL if is_small else None
     pair = Pair(limits, limits)
@@ -57,7 +58,7 @@ def server_bytes(draw):
 
 
 @given(server_bytes() | st.binary(max_size=100), st.lists(st.integers(1, 40), max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_each_request_ends_once_for_any_input(data, sizes):
     endings = []
 

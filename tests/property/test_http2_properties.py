@@ -14,6 +14,7 @@ from naiad.wire.http2.frames import Http2Error, frame, window_update
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame, split_frames
+from support.long_run import examples
 
 LIMITS = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
 NAMES = st.sampled_from(["x-a", "x-b", "grpc-timeout", "user-agent"])
@@ -80,7 +81,7 @@ def play(data, cuts):
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_cutting_changes_nothing(data):
     conversation = data.draw(conversations())
     cuts = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
@@ -94,13 +95,13 @@ def test_single_bytes_change_nothing(conversation):
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_bytes_raise_nothing_else(data, cuts):
     play(OPENING + data, [cut for cut in cuts if cut <= len(data)])
 
 
 @given(conversations(), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_spoilt_conversations_raise_nothing_else(conversation, spots):
     spoilt = bytearray(conversation)
     for position, byte in spots:
@@ -172,7 +173,7 @@ class WindowedPeer:
 
 
 @given(ACTIONS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_peer_windows_are_respected_and_used(actions):
     windowed = WindowedPeer()
     for action, which, size in actions:
@@ -191,7 +192,7 @@ def test_peer_windows_are_respected_and_used(actions):
 
 
 @given(st.lists(st.tuples(FIELDS, st.sampled_from(["request", "request", "trailers", "resize"])), max_size=20))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_header_cache_gives_what_decoding_gives(steps):
     encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), RequestHeadDecoder(Http2Limits())
     for fields, step in steps:
@@ -220,7 +221,7 @@ def _size_updates(block):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_header_decoder_agrees_with_hpack_package(block):
     try:
         expected = tuple((bytes(name), bytes(value)) for name, value in hpack.Decoder().decode(block, raw=True))
@@ -248,7 +249,7 @@ def test_messages_survive_any_cutting(messages, cuts):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.sampled_from([None, b"gzip", b"deflate"]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_bodies_raise_grpc_errors_only(pieces, encoding):
     assembler = MessageAssembler(20, encoding)
     with suppress(GrpcError):
@@ -259,7 +260,7 @@ def test_random_bodies_raise_grpc_errors_only(pieces, encoding):
 
 
 @given(conversations(), st.integers(1, 60))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_slices_of_any_size_change_nothing(conversation, slice_bytes):
     expected = play(conversation, [])
     peer, error = Peer(LIMITS, opened=False), None
@@ -290,7 +291,7 @@ def _windows(peer):
 
 
 @given(REQUESTS, st.integers(0, 200_000))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_fast_and_slow_paths_charge_the_same_windows(requests, granted):
     """The same requests, whole or byte by byte, with responses by `send_answer` or by its parts."""
     fast, slow = Peer(LIMITS), Peer(LIMITS)

@@ -9,6 +9,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
 from naiad.protocol.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+from support.long_run import examples
 
 names = st.text(max_size=12)
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([4095, 4096, 5000, 20_000]))
@@ -57,7 +58,7 @@ def check(decoded, message):
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 3), names), max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_decode_agrees_with_protobuf_after_other_messages(messages, picks):
     decoder = InferRequestDecoder()
     for message in messages:
@@ -92,7 +93,7 @@ def top_level_fields(message):
 
 
 @given(requests(), requests(), st.randoms())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_decode_agrees_with_protobuf_in_any_field_order(message, other, random):
     pieces = top_level_fields(message)
     random.shuffle(pieces)
@@ -103,7 +104,7 @@ def test_decode_agrees_with_protobuf_in_any_field_order(message, other, random):
 
 
 @given(requests(), st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_damaged_messages_raise_or_agree_with_protobuf(message, data):
     decoder = InferRequestDecoder()
     good = message.SerializeToString()
@@ -133,7 +134,7 @@ def test_damaged_messages_raise_or_agree_with_protobuf(message, data):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_random_bytes_raise_nothing_but_infer_error(message):
     with contextlib.suppress(InferError):
         InferRequestDecoder().decode(message)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
+from support.long_run import examples
 from support.scheduling import MS, sequence_request
 
 _INSTANCES = 2
@@ -99,5 +100,5 @@ class IterativeMachine(RuleBasedStateMachine):
         assert self.scheduler.live_sequence_count == 0
 
 
-IterativeMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+IterativeMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 TestIterativeSequences = IterativeMachine.TestCase

@@ -12,6 +12,7 @@ from naiad.protocol.json import document as json_document
 from naiad.protocol.json import infer as infer_json
 from naiad.protocol.json import long_data as json_long_data
 from naiad.protocol.json.infer import InferJsonDecoder
+from support.long_run import examples
 
 NUMBERS = st.one_of(st.integers(-3, 300), st.floats(width=32, allow_nan=False, allow_infinity=False))
 TEXTS = st.text(max_size=60)
@@ -68,7 +69,7 @@ HALF_SURROGATE = (
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @example(HALF_SURROGATE, 24, 32)
 @given(documents(), st.integers(24, 90), st.integers(32, 120))
 def test_slices_decode_what_the_parser_decodes(text, short_bytes, slice_bytes):

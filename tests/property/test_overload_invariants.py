@@ -8,6 +8,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.overload import INTERVAL_NS, OverloadPolicy
+from support.long_run import examples
 from support.scheduling import MS
 
 _MAX_WAIT_NS = 2_000_000_000
@@ -151,5 +152,5 @@ class OverloadMachine(RuleBasedStateMachine):
             assert self.scheduler.oldest_ns() == oldest
 
 
-OverloadMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+OverloadMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestOverload = OverloadMachine.TestCase

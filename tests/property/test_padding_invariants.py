@@ -17,6 +17,7 @@ from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.engine.admission import AdmissionRules
 from naiad.engine.transforms.padding import PaddedRequests
 from naiad.scheduler.factory import create_scheduler
+from support.long_run import examples
 
 NUMBERS = [DataType.BOOL, DataType.UINT8, DataType.INT64, DataType.FP16, DataType.FP32, DataType.BF16]
 
@@ -50,7 +51,7 @@ def respond(request: InferRequest) -> InferResponse:
     return InferResponse(ResponseHeader("m", "1", outputs), [request.data[0], to_buffer(counts)])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     dims=st.lists(st.sampled_from([-1, -1, 1, 2]), min_size=1, max_size=3).filter(lambda dims: -1 in dims),
     datatype=st.sampled_from([*NUMBERS, DataType.BYTES]),

@@ -12,6 +12,7 @@ from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.forms.schema import INT_RANGES, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import errors_of
+from support.long_run import examples
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -84,7 +85,7 @@ _FRAGMENTS = st.sampled_from([*_WORDS.split(" "), *_MARKS.split(" "), "'y'", "#c
 
 
 @given(st.lists(_FRAGMENTS, max_size=40).map(" ".join))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_text_is_read_without_harm(text: str):
     parsed = parse_pbtxt(text)
     for problem in parsed.problems:
@@ -95,7 +96,7 @@ def test_any_text_is_read_without_harm(text: str):
 
 
 @given(configs(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_protobuf_refuses_is_a_problem(config: ModelConfig, data: st.DataObject):
     """Cut a piece out of a valid text: texts that protobuf's reader rejects give a problem, otherwise both agree."""
     text = format_config(config)

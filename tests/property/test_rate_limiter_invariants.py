@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from naiad.options.limits import ResourceAmount
 from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource
+from support.long_run import examples
 
 _RESOURCES = [Resource("A", None), Resource("B", 0), Resource("B", 1)]
 _NEEDS = st.dictionaries(st.sampled_from(_RESOURCES), st.integers(1, 3), min_size=1, max_size=3)
@@ -98,5 +99,5 @@ class LimiterMachine(RuleBasedStateMachine):
             assert self.holders(), "a claim waits although no resource is held"
 
 
-LimiterMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+LimiterMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestRateLimiter = LimiterMachine.TestCase

@@ -12,6 +12,7 @@ from naiad.wire.http2.frames import frame
 from support.http1_scene import Loop, Peer, post
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed
+from support.long_run import examples
 
 LIMIT = 200_000
 SIZES = st.sampled_from([10, 5_000, 40_000, 70_000, 150_000, 300_000])
@@ -117,4 +118,4 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestBudget = BudgetMachine.TestCase
-TestBudget.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBudget.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -10,6 +10,7 @@ from naiad.core.errors import InferError
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.queue import QueueLimits
+from support.long_run import examples
 from support.scheduling import MS, waiting_request
 
 _POLICIES = st.builds(
@@ -185,7 +186,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=120, stateful_step_count=40)
+TestBatcher.settings = settings(max_examples=examples(120), stateful_step_count=40)
 
 
 class DirectMachine(RuleBasedStateMachine):
@@ -242,4 +243,4 @@ class DirectMachine(RuleBasedStateMachine):
 
 
 TestDirect = DirectMachine.TestCase
-TestDirect.settings = settings(max_examples=100, stateful_step_count=60)
+TestDirect.settings = settings(max_examples=examples(100), stateful_step_count=60)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
+from support.long_run import examples
 from support.scheduling import MS, sequence_request
 
 STEP = st.one_of(
@@ -74,7 +75,7 @@ class Server:
             self.now_ns += MS
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.booleans(), st.booleans(), st.integers(1, 3), st.lists(STEP, max_size=40))
 def test_sequences_outlive_changes_of_instances(is_direct, is_decoupled, max_rows, steps):
     server = Server(is_direct=is_direct, is_decoupled=is_decoupled, max_rows=max_rows)

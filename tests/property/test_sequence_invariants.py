@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
+from support.long_run import examples
 from support.scheduling import MS, sequence_request
 
 IDLE_NS = 10 * MS
@@ -434,4 +435,4 @@ class SequenceMachine(RuleBasedStateMachine):
 
 
 TestSequences = SequenceMachine.TestCase
-TestSequences.settings = settings(max_examples=120, stateful_step_count=40, report_multiple_bugs=False)
+TestSequences.settings = settings(max_examples=examples(120), stateful_step_count=40, report_multiple_bugs=False)

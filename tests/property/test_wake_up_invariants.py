@@ -8,6 +8,7 @@ from naiad.engine.serving.responses import ResponseQueue
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
+from support.long_run import examples
 
 
 class Sleeper:
@@ -48,7 +49,7 @@ ACTIONS = st.lists(st.one_of(st.just("enqueue"), st.integers(0, 2)), max_size=40
     st.sampled_from([{}, {"dynamic_batching": {}}, {"dynamic_batching": {"preferred_batch_size": [1]}}]),
     ACTIONS,
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fields, actions):
     made, loop = config(max_batch_size=rows, **fields), StepLoop()
     dispatcher = Dispatcher(

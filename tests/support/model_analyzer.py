@@ -25,7 +25,8 @@ def find_model_analyzer() -> Path:
     try:
         _run(sys.executable, "-m", "venv", "--clear", "--without-pip", environment)
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", f"{environment}/bin/python")
-        _run(*pip, "install", "--quiet", "--only-binary=:all:", _PACKAGE)
+        # Python compiles the part of it that is imported.
+        _run(*pip, "install", "--quiet", "--no-compile", "--only-binary=:all:", _PACKAGE)
     except subprocess.CalledProcessError as error:
         last = (error.stderr or error.stdout or "").strip().splitlines()[-1:]
         raise UnavailableError(f"{_PACKAGE} cannot be installed: {' '.join(last)}") from None

@@ -6,11 +6,12 @@ from types import UnionType
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.tools.measure.result import SCHEMA_VERSION, Interval, Result
 from naiad.tools.measure.result_json import ResultFileError, from_json, to_json
+from support.long_run import examples
 
 EMPTY = Result(["naiad", "perf"], "2026-01-02T03:04:05Z", {}, None)
 
@@ -33,6 +34,7 @@ def values_of(kind):
     return st.floats(allow_nan=False, allow_infinity=False) if kind is float else st.from_type(kind)
 
 
+@settings(max_examples=examples(100))
 @given(values_of(Result))
 def test_result_survives_file(result):
     result = dataclasses.replace(result, version=SCHEMA_VERSION)

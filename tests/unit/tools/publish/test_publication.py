@@ -147,6 +147,26 @@ def test_bad_version_is_not_tried_on_clients(repository: Path, tmp_path: Path) -
     assert server.calls.count("load plus") == 1
 
 
+def test_candidate_that_was_left_is_replaced(repository: Path, tmp_path: Path) -> None:
+    async def run() -> ScriptedServer:
+        server = ScriptedServer(repository)
+        await send(server, repository, tmp_path)
+        left = repository / CANDIDATE / "1"
+        left.mkdir(parents=True)
+        (left / "model.onnx").write_text(BAD)
+        await send(server, repository, tmp_path)
+        return server
+
+    server = asyncio.run(run())
+    assert (server.served, versions(repository)) == ({"plus": [2]}, [1, 2])
+    assert sorted(path.name for path in repository.iterdir()) == ["plus"]
+
+
+def test_missing_repository_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="is not a directory; give the directory of the server's"):
+        asyncio.run(send(ScriptedServer(tmp_path), tmp_path / "missing", tmp_path))
+
+
 def test_cancelled_publication_has_the_old_version_loaded(repository: Path, tmp_path: Path) -> None:
     async def run() -> ScriptedServer:
         server = ScriptedServer(repository)

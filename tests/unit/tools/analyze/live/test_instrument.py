@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument
 
-from naiad.client import ErrorCode, InferError
+from naiad.client import ConnectionFailedError, ErrorCode, InferError
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.live import instrument as module
 from naiad.tools.analyze.live.configurations import NO_CONTROL
@@ -40,12 +40,18 @@ class Scene:
     rows: list[Row] = field(default_factory=list)
     """Of the next loads; afterwards every load gives figures."""
     raises: BaseException | None = None
+    refuses: BaseException | None = None
+    """When the models are read for the first time."""
     starts: int = 0
     stops: int = 0
     sent: list[tuple[Load, int]] = field(default_factory=list)
     applied: list[tuple[Variant, ...]] = field(default_factory=list)
     opened: int = 0
     closed: int = 0
+
+    def begin_to_read(self) -> None:
+        if self.refuses is not None:
+            raise self.refuses
 
 
 class FakeServer:
@@ -82,6 +88,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
             self.configs: dict[str, ModelConfig] = {}
 
         async def read(self, models: Sequence[str]) -> None:
+            made.begin_to_read()
             self.configs = {"m": ModelConfig(name="m", max_batch_size=4)}
 
         async def apply(self, variants: tuple[Variant, ...]) -> None:
@@ -225,6 +232,20 @@ def test_foreign_server_that_died_is_lost_at_once(scene: Scene) -> None:
     with pytest.raises(ServerLostError):
         measured(scene, [Point((LARGE,), 1)], is_own=False, before={0: dying(scene)})
     assert scene.starts == 1
+
+
+def test_server_that_cannot_be_reached_is_lost(scene: Scene) -> None:
+    scene.refuses = ConnectionFailedError("connection refused")
+    with pytest.raises(ServerLostError, match="is lost: connection refused"):
+        measured(scene, [Point((LARGE,), 1)])
+    assert (scene.starts, scene.stops, scene.sent) == (1, 1, [])
+
+
+def test_model_that_is_missing_ends_the_server(scene: Scene) -> None:
+    scene.refuses = InferError(ErrorCode.NOT_FOUND, "unknown model 'm'")
+    with pytest.raises(InferError, match="unknown model"):
+        measured(scene, [Point((LARGE,), 1)])
+    assert (scene.starts, scene.stops) == (1, 1)
 
 
 def test_errors_of_a_living_server_are_no_death(scene: Scene) -> None:

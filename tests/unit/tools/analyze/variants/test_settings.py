@@ -4,7 +4,7 @@ import json
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from naiad.config.forms.json_form import config_from_json
@@ -12,6 +12,7 @@ from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGr
 from naiad.config.validate.model import validate
 from naiad.tools.analyze.space import Dimension
 from naiad.tools.analyze.variants import Machine, RefusedError, combinations, default_dimensions, listed, make_variant
+from support.long_run import examples
 
 DELAY = "dynamic_batching.max_queue_delay_microseconds"
 PREFERRED = "dynamic_batching.preferred_batch_size"
@@ -154,7 +155,7 @@ def test_too_many_combinations_are_an_error():
         combinations(model(), dimensions)
 
 
-@examples(max_examples=30)  # Each one makes and validates all variants of a space.
+@hypothesis_settings(max_examples=examples(30))  # Each one makes and validates all variants of a space.
 @given(
     cores=st.integers(1, 5),
     gpus=st.integers(0, 1),

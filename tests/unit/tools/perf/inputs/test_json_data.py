@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -18,6 +18,7 @@ from naiad.tools.perf.inputs.json_data import read_json
 from naiad.tools.perf.inputs.signature import Signature
 from naiad.tools.values.conversion import is_float, strings
 from naiad.tools.values.tensor import InputError, ModelTensor
+from support.long_run import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -72,6 +73,7 @@ def test_every_form_gives_the_same_array(tmp_path_factory, typed):
             assert bytes(to_buffer(got)) == bytes(to_buffer(array))
 
 
+@settings(max_examples=examples(100))
 @given(JSON)
 def test_any_document_is_read_or_explained(tmp_path_factory, document):
     directory = tmp_path_factory.mktemp("data")
