@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from naiad.tools.optimize.correctness.isolated import resident_mib
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import resident_mib
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.profile.processor import tree_cpu_s
 
 _START_S = 60.0

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from naiad.tools.optimize.correctness.runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import Arrays, RunnerError
 
 if TYPE_CHECKING:
     from naiad.core.tensor import TensorSpec
@@ -24,7 +24,7 @@ _LOOK_S = 0.1
 _LAST_WORDS_BYTES = 2000
 MAY_UNPICKLE = "--may-unpickle"
 """Argument of the process."""
-_CHILD = "naiad.tools.optimize.correctness.child"
+_CHILD = "naiad.tools.optimize.correctness.runners.child"
 
 
 @dataclass(frozen=True, slots=True)
