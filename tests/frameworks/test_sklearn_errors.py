@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import shlex
 import sys
 
 import joblib
@@ -86,6 +87,21 @@ def test_untrusted_types_are_named(tmp_path):
     assert "types that are not trusted: sklearn.tree._tree.Tree. If you trust" in failure(tmp_path)
     model = load_estimator(tmp_path, parameters(trusted_types="some.Other, sklearn.tree._tree.Tree"))
     assert run(model, {"input__0": WINE.data}, "predict")[:, 0].tolist() == forest.predict(WINE.data).tolist()
+
+
+def test_untrusted_types_can_be_copied(tmp_path, monkeypatch):
+    module = sys.modules[__name__]
+    kinds = [type(f"ScalerOfTheLaboratory{number}", (StandardScaler,), {}) for number in range(20)]
+    for kind in kinds:
+        kind.__module__ = __name__
+        monkeypatch.setattr(module, kind.__name__, kind, raising=False)
+    pipeline = make_pipeline(*(kind() for kind in kinds), RandomForestClassifier(3)).fit(WINE.data, WINE.target)
+    skops.io.dump(pipeline, tmp_path / "model.skops")
+    message = failure(tmp_path, parameters(trusted_types="sklearn.tree._tree.Tree"))
+    flag, names = shlex.split(message[message.index("--trusted-types") : message.index("; in a repository")])
+    assert flag == "--trusted-types"
+    model = load_estimator(tmp_path, parameters(trusted_types=names))
+    assert run(model, {"input__0": WINE.data}, "predict")[:, 0].tolist() == pipeline.predict(WINE.data).tolist()
 
 
 @pytest.mark.parametrize("size", [10, 500, -30])
