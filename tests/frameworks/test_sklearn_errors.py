@@ -5,6 +5,7 @@ import io
 import pickle
 import shlex
 import sys
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from naiad.core.errors import ErrorCode, InferError
+from naiad.tools.predict import PredictJob, predict
 from support.estimators import load_estimator, run, table_pipeline, text_pipeline
 from support.forests import parameters
 
@@ -71,6 +73,18 @@ def test_plain_pickle_is_loaded(tmp_path, estimator):
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(estimator))
     found = run(load_estimator(tmp_path), {"input__0": WINE.data}, "predict")
     assert found[:, 0].tolist() == estimator.predict(WINE.data).tolist()
+
+
+def test_batch_prediction_loads_pickles_when_allowed(tmp_path, estimator):
+    folder = tmp_path / "models/wine/1"
+    folder.mkdir(parents=True)
+    joblib.dump(estimator, folder / "model.joblib")
+    np.save(tmp_path / "rows.npy", WINE.data)
+    job = PredictJob(str(tmp_path / "models"), "wine", [str(tmp_path / "rows.npy")], str(tmp_path / "out.npz"))
+    with pytest.raises(InferError, match="--allow-pickle"):
+        predict(job)
+    assert predict(replace(job, allow_pickle=True)).failed_rows == 0
+    assert np.load(tmp_path / "out.npz")["predict"].ravel().tolist() == estimator.predict(WINE.data).tolist()
 
 
 def test_skops_file_needs_no_permission(tmp_path, estimator):
