@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from bench.gate_cases import Case, faithful, sabotaged
 from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.verdict import Verdict
 

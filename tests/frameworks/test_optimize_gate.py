@@ -11,8 +11,8 @@ from naiad.tools.optimize.converters.plan import candidates, installed_packages
 from naiad.tools.optimize.converters.run import Converter
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runner import CallableRunner
-from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.served import ServedRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.samples.reading import ArraySamples, shape_ranges
 from naiad.tools.optimize.source import Format, Source

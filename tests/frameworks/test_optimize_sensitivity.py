@@ -8,7 +8,7 @@ from naiad.tools.optimize import sensitivity
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.converters.run import Converter
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.source import Format
 from support.sensitive_networks import SAMPLES, SIZE, judge_onnx, onnx_runner, outlier_network, write_network

@@ -9,7 +9,7 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.samples.reading import from_path
 from naiad.tools.optimize.source import Format, Source
 from naiad.tools.optimize.sources import NamedSamples, open_source, reference_runner

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import pickle
+import shlex
 import sys
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -17,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from naiad.core.errors import ErrorCode, InferError
+from naiad.tools.predict import PredictJob, predict
 from support.estimators import load_estimator, run, table_pipeline, text_pipeline
 from support.forests import parameters
 
@@ -72,6 +75,18 @@ def test_plain_pickle_is_loaded(tmp_path, estimator):
     assert found[:, 0].tolist() == estimator.predict(WINE.data).tolist()
 
 
+def test_batch_prediction_loads_pickles_when_allowed(tmp_path, estimator):
+    folder = tmp_path / "models/wine/1"
+    folder.mkdir(parents=True)
+    joblib.dump(estimator, folder / "model.joblib")
+    np.save(tmp_path / "rows.npy", WINE.data)
+    job = PredictJob(str(tmp_path / "models"), "wine", [str(tmp_path / "rows.npy")], str(tmp_path / "out.npz"))
+    with pytest.raises(InferError, match="--allow-pickle"):
+        predict(job)
+    assert predict(replace(job, allow_pickle=True)).failed_rows == 0
+    assert np.load(tmp_path / "out.npz")["predict"].ravel().tolist() == estimator.predict(WINE.data).tolist()
+
+
 def test_skops_file_needs_no_permission(tmp_path, estimator):
     skops.io.dump(estimator, tmp_path / "model.skops")
     model = load_estimator(tmp_path, parameters(method="predict_proba"), **{"allow-pickle": "false"})
@@ -86,6 +101,21 @@ def test_untrusted_types_are_named(tmp_path):
     assert "types that are not trusted: sklearn.tree._tree.Tree. If you trust" in failure(tmp_path)
     model = load_estimator(tmp_path, parameters(trusted_types="some.Other, sklearn.tree._tree.Tree"))
     assert run(model, {"input__0": WINE.data}, "predict")[:, 0].tolist() == forest.predict(WINE.data).tolist()
+
+
+def test_untrusted_types_can_be_copied(tmp_path, monkeypatch):
+    module = sys.modules[__name__]
+    kinds = [type(f"ScalerOfTheLaboratory{number}", (StandardScaler,), {}) for number in range(20)]
+    for kind in kinds:
+        kind.__module__ = __name__
+        monkeypatch.setattr(module, kind.__name__, kind, raising=False)
+    pipeline = make_pipeline(*(kind() for kind in kinds), RandomForestClassifier(3)).fit(WINE.data, WINE.target)
+    skops.io.dump(pipeline, tmp_path / "model.skops")
+    message = failure(tmp_path, parameters(trusted_types="sklearn.tree._tree.Tree"))
+    flag, names = shlex.split(message[message.index("--trusted-types") : message.index("; in a repository")])
+    assert flag == "--trusted-types"
+    model = load_estimator(tmp_path, parameters(trusted_types=names))
+    assert run(model, {"input__0": WINE.data}, "predict")[:, 0].tolist() == pipeline.predict(WINE.data).tolist()
 
 
 @pytest.mark.parametrize("size", [10, 500, -30])

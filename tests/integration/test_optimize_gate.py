@@ -10,10 +10,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runner import CallableRunner, RunnerError
-from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RunnerError
+from naiad.tools.optimize.correctness.runners.served import ServedRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.measurement import Runtime
 from naiad.tools.optimize.source import Format

@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import package
 from naiad.tools.optimize.candidate import Precision, Status
-from naiad.tools.optimize.correctness.runner import RenamedRunner
+from naiad.tools.optimize.correctness.runners.runner import RenamedRunner
 from naiad.tools.optimize.correctness.settings import Budget, Settings
 from naiad.tools.optimize.package.contents import opened
 from naiad.tools.optimize.package.evidence import read_evidence

@@ -9,7 +9,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import choice, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.correctness.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.measurement import Runtime
 from naiad.tools.optimize.profile import serving
 from naiad.tools.optimize.result import Objective, Outcome

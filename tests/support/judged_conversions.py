@@ -9,8 +9,8 @@ from naiad.tools.optimize import package
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runner import CallableRunner, RenamedRunner
-from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RenamedRunner
+from naiad.tools.optimize.correctness.runners.served import ServedRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.source import Format
 from support import optimizer_results as results

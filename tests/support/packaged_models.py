@@ -11,7 +11,7 @@ import onnxruntime
 
 from naiad.cli.main import main
 from naiad.tools.optimize import package
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.result import OptimizationResult
 from support import optimizer_results as results
 from support import sabotaged_conversions as models

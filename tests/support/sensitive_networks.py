@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.samples.reading import ArraySamples
 from naiad.tools.optimize.source import Format, Source

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     # The gate imports the server.
     from naiad.tools.optimize.candidate import Precision
     from naiad.tools.optimize.comparing import ComparedModel, compare
-    from naiad.tools.optimize.correctness.runner import RunnerError
+    from naiad.tools.optimize.correctness.runners.runner import RunnerError
     from naiad.tools.optimize.correctness.settings import Settings
     from naiad.tools.optimize.steps.journal import to_json
 

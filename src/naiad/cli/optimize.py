@@ -21,8 +21,8 @@ from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.correctness.isolated import CandidateLimits
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.preprocessing import read_steps

@@ -70,6 +70,7 @@ def make_parser() -> Parser:
         metavar="TIME",
         help=f"for a request, with retries while the server is unavailable; default {DEFAULT_TIMEOUT_S:g}",
     )
+    add("--allow-pickle", action="store_true", help="load pickles of the repository, which execute code")
     add("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="header or metadata for a server")
     add("-q", "--quiet", action="store_true", help="no progress display, no notes and no summary")
     return parser
@@ -100,6 +101,7 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
         timeout_s=flags.timeout,
         keys=tuple(flags.key),
         headers=dict(map(parse_header, flags.header)),
+        allow_pickle=flags.allow_pickle,
     )
     job.check()
     check_suffix(job.output)

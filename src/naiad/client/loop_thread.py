@@ -1,10 +1,12 @@
 """A thread with an event loop, on which other threads run coroutines: calls of clients, functions of models."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from naiad.telemetry.last_resort import report
 
@@ -71,6 +73,31 @@ class LoopThread:
             self._loop.run_until_complete(begin())
         except BaseException as error:
             report(f"the end of '{self._name}'", error)
+
+
+class LoopClient:
+    """A client whose calls run on a thread of its own: what `with` closes."""
+
+    def __init__(self, name: str, close_connections: Callable[[], object]) -> None:
+        self._loop_thread = LoopThread(f"client of {name}")
+        self._close_connections = close_connections
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the client."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread; calls of other threads fail. May be called again."""
+        if self._loop_thread.is_open:
+            with contextlib.suppress(RuntimeError):  # another thread has closed it meanwhile
+                self._loop_thread.call_soon(self._close_connections)
+            self._loop_thread.close()
 
 
 async def _cancel_others() -> None:

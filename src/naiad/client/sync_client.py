@@ -3,15 +3,13 @@
 The calls run on a thread of their own, so that they work where an event loop runs already, as in a notebook.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ClientClosedError, NotConnectedError
-from naiad.client.loop_thread import LoopThread
+from naiad.client.loop_thread import LoopClient
 from naiad.client.rows import is_frame, to_frame, to_inputs
 from naiad.config.features import Features, read_features
 from naiad.core.errors import InferError
@@ -42,7 +40,7 @@ Rows = Array | Mapping[str, Any] | Sequence[Any]
 """One array for the only input, arrays or columns by name, or a list of records."""
 
 
-class SyncClient:
+class SyncClient(LoopClient):
     """A client of one server, for any thread.
 
         with naiad.client.connect("localhost:8000") as client:
@@ -66,26 +64,9 @@ class SyncClient:
         """
         address = url if "://" in url else f"http://{url}"
         self._client = Client(address, headers=headers, timeout_s=timeout_s)
+        super().__init__(address, self._client.close)
         self._retry_s = retry_s
-        self._thread = LoopThread(f"client of {address}")
         self._models: dict[tuple[str, str], tuple[ModelMetadata, Features, frozenset[str]]] = {}
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close all connections."""
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections and end the thread. May be called again."""
-        if self._thread.is_open:
-            with contextlib.suppress(RuntimeError):
-                self._thread.call_soon(self._client.close)
-            self._thread.close()
 
     @overload
     def infer(
@@ -167,10 +148,10 @@ class SyncClient:
         """Return the result of a call; call again while there is no connection."""
         deadline_s, delay_s = time.monotonic() + self._retry_s, _FIRST_DELAY_S
         while True:
-            if not self._thread.is_open:
+            if not self._loop_thread.is_open:
                 raise ClientClosedError
             try:
-                return self._thread.run(call())
+                return self._loop_thread.run(call())
             except NotConnectedError:
                 if time.monotonic() + delay_s >= deadline_s:
                     raise

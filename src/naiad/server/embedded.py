@@ -44,8 +44,8 @@ class EmbeddedServer(_PortlessServer):
     ) -> None:
         """Serve `models` of a repository, with the models that they consist of; without names, all of them.
 
-        With `may_unpickle` also pickles of `torch.save`, whose load executes code. `default_max_batch_size`: of
-        models that can batch and name no size; 0 for that of their backend.
+        With `may_unpickle` also pickles, whose load executes code. `default_max_batch_size`: of models that can batch
+        and name no size; 0 for that of their backend.
         """
         self._models = models
         mode = "explicit" if models else "none"
@@ -54,7 +54,7 @@ class EmbeddedServer(_PortlessServer):
         if default_max_batch_size:
             settings[""] = {DEFAULT_MAX_BATCH_SIZE_SETTING: str(default_max_batch_size)}
         options = RepositoryOptions(paths=(repository,), control_mode=mode)
-        super().__init__(ServerOptions(repository=options, backend_config=settings))
+        super().__init__(ServerOptions(repository=options, backend_config=settings, allow_pickle=may_unpickle))
 
     async def start(self) -> None:
         """Load the models. Raises InferError if the repository cannot be opened or one of `models` does not load."""

@@ -3,9 +3,10 @@
 import hashlib
 import io
 import logging
+import shlex
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from naiad.core.errors import InferError, excerpt, invalid_argument
 
 _log = logging.getLogger(__name__)
 
+_MAX_LIST_CHARACTERS = 4096
+"""Of the types in an error message."""
 _warnings_lock = threading.Lock()
 """The filters of warnings belong to the whole process."""
 
@@ -70,11 +73,17 @@ def _load_skops(opening: str, path: Path, parameters: Parameters) -> Any:
     unknown = [name for name in found if name not in trusted]
     if unknown:
         raise invalid_argument(
-            f"{opening} has types that are not trusted: {excerpt(', '.join(unknown))}. If you trust their code, add "
-            "them to the parameter 'trusted_types', separated by commas; a file on the command line is served "
-            f"with --trusted-types '{excerpt(','.join(unknown))}'"
+            f"{opening} has types that are not trusted: {_listed(unknown, ', ')}. If you trust their code, serve the "
+            f"file with --trusted-types {shlex.quote(_listed(found, ','))}; in a repository, this list is the value "
+            "of the parameter 'trusted_types'"
         )
     return skops.io.load(path, trusted=found)
+
+
+def _listed(names: Sequence[str], separator: str) -> str:
+    """Return all names, so that a list can be copied; an excerpt of what is no list of types."""
+    text = separator.join(names)
+    return text if text.isprintable() and len(text) <= _MAX_LIST_CHARACTERS else excerpt(text)
 
 
 def _load(opening: str, context: ModelContext, load: Callable[[], Any]) -> Any:

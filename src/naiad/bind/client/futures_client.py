@@ -6,19 +6,19 @@ import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
-from naiad.client.loop_thread import LoopThread
+from naiad.client.loop_thread import LoopClient
 from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array
 
 _T = TypeVar("_T")
 
 
-class FuturesModelClient:
+class FuturesModelClient(LoopClient):
     """A client of one model. At most `max_workers` requests are in flight, and `max_queue_size` more wait."""
 
     def __init__(  # noqa: PLR0913 - PyTriton's arguments
@@ -43,16 +43,12 @@ class FuturesModelClient:
             url, model_name, model_version, init_timeout_s, inference_timeout_s, access_token=access_token
         )
         self._session = ModelSession(options)
-        self._loop_thread = LoopThread(f"client of {model_name}")
+        super().__init__(model_name, self._session.close)
         self._is_blocking = not non_blocking
         self._places = threading.BoundedSemaphore(max_workers + max_queue_size)
         self._workers = asyncio.Semaphore(max_workers)
         self._open: set[Future[Any]] = set()
         self._is_closed = False
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,11 +63,7 @@ class FuturesModelClient:
             return
         if wait:
             concurrent.futures.wait(list(self._open))
-        self._loop_thread.submit(self._close()).result()
-        self._loop_thread.close()
-
-    async def _close(self) -> None:
-        self._session.close()
+        super().close()
 
     def wait_for_model(self, timeout_s: float) -> "Future[None]":
         """Return a future that is done when the model is ready."""

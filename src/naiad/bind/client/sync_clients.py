@@ -2,20 +2,19 @@
 
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientInferenceServerError
 from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
-from naiad.client.loop_thread import LoopThread
+from naiad.client.loop_thread import LoopClient
 from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array
 
 _T = TypeVar("_T")
 
 
-class _SyncBase:
+class _SyncBase(LoopClient):
     """The part that does not depend on the number of responses."""
 
     def __init__(  # noqa: PLR0913 - PyTriton's arguments
@@ -50,7 +49,7 @@ class _SyncBase:
                 access_token,
             )
         )
-        self._loop_thread = LoopThread(f"client of {model_name}")
+        super().__init__(model_name, self._session.close)
         if not lazy_init:
             try:
                 self._run(self._session.config())
@@ -62,22 +61,6 @@ class _SyncBase:
     def from_existing_client(cls, existing_client: "_SyncBase") -> Self:
         """Return another client with the configuration that `existing_client` has read."""
         return cls(**vars(existing_client._session.copied()))
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the client."""
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections; calls of other threads fail."""
-        if self._loop_thread.is_open:
-            self._loop_thread.run(_call(self._session.close))
-            self._loop_thread.close()
 
     def wait_for_server(self, timeout_s: float) -> None:
         """Wait until the server is ready. Raises PyTritonClientTimeoutError."""
@@ -113,10 +96,6 @@ class _SyncBase:
             if self._loop_thread.is_open:
                 raise
             raise PyTritonClientClosedError("ModelClient is closed") from None
-
-
-async def _call(function: Any) -> None:
-    function()
 
 
 class ModelClient(_SyncBase):

@@ -7,7 +7,7 @@ simpler format. While other programs use the cores, CPU time per inference decid
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.tools.measure.result import Interval
@@ -160,12 +160,19 @@ def _on_busy_machine(
         return winner.name, f"{winner.name} ({winner.figures.runtime.name}): {why}; {note}"
     if base.name == SOURCE and others and all(known[name].low > _NO_LESS and speeds[name] < 1 for name in others):
         return SOURCE, f"the source: no candidate needs less CPU time; {note}"
-    best = min(others, key=lambda name: known[name].value, default="")
-    figures = f", the best one is {best}, {known[best].value:.2f} x the CPU time of {_called(base)}" if best else ""
-    return "", (
-        f"no winner proven: other programs used {busy:.1f} cores{figures}; repeat on an idle machine, or take a "
-        f"candidate by hand with --accept {best or base.name}"
-    )
+    return "", f"no winner proven: other programs used {busy:.1f} cores{_advice(base, known)}"
+
+
+def _advice(base: _Contender, known: Mapping[str, Interval]) -> str:
+    """Say which candidate needs least CPU time, and name one to accept: none that needs more than the source."""
+    others = {name: ratio.value for name, ratio in known.items() if name != base.name}
+    best = min(others, key=lambda name: others[name], default="")
+    again = "repeat on an idle machine, or take one by hand with --accept"
+    if not best:
+        return f"; {again} {base.name}"
+    ratio = others[best]
+    figures = f"the best candidate is {best}, {ratio:.2f} x the CPU time of {_called(base)}"
+    return f", {figures}; {again} {best if ratio < 1 else base.name}"
 
 
 def _speed(contender: _Contender, base: _Contender, objective: Objective) -> float:

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.names import with_names_of
-from naiad.tools.optimize.correctness.remote import RemoteRunner
-from naiad.tools.optimize.correctness.runner import Runner
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.remote import RemoteRunner
+from naiad.tools.optimize.correctness.runners.runner import Runner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.samples.reading import check_sample, from_path
 from naiad.tools.optimize.source import BACKENDS, Format, Samples, Source

@@ -13,7 +13,7 @@ import numpy as np
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
 from naiad.tools.optimize.converters.plan import installed_packages
-from naiad.tools.optimize.correctness.runner import Arrays, CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import Arrays, CallableRunner
 from naiad.tools.optimize.measurement import Profile, Runtime
 from naiad.tools.optimize.package.short_profile import measure
 from naiad.tools.optimize.result import Objective, OptimizationResult, Outcome

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.isolated import CandidateLimits as RunnerLimits
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits as RunnerLimits
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.result import SOURCE, Objective
 from naiad.tools.optimize.source import Format

@@ -19,8 +19,8 @@ from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Sta
 from naiad.tools.optimize.converters.onnx.merge import CONFIG, LIBRARY, check_steps
 from naiad.tools.optimize.converters.plan import installed_packages
 from naiad.tools.optimize.converters.run import Converter, model_file
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner
 from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.runners.isolated import IsolatedRunner
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.result import SOURCE
 from naiad.tools.optimize.samples.chunks import write_chunks

@@ -96,7 +96,9 @@ async def open_endpoint(job: PredictJob) -> AsyncIterator[ModelEndpoint]:
         return
     if job.headers:
         raise invalid_argument(f"headers are for a server, and target '{job.target}' is a model repository")
-    server = EmbeddedServer(job.target, [job.model], default_max_batch_size=DEFAULT_ROWS)
+    server = EmbeddedServer(
+        job.target, [job.model], may_unpickle=job.allow_pickle, default_max_batch_size=DEFAULT_ROWS
+    )
     try:
         await server.start()
         yield LocalEndpoint(server, job.model, job.version)

@@ -44,6 +44,8 @@ class PredictJob:
     """Columns of the files that the output repeats."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Header fields (metadata over gRPC) of each request to a server, an API key for example."""
+    allow_pickle: bool = False
+    """Load pickles of a repository, which execute code."""
 
     def check(self) -> None:
         """Raise InferError(INVALID_ARG) for a value that no model and no file can have."""

@@ -228,6 +228,13 @@ def test_source_stays_when_busy_only_with_proof():
     assert winner(spinning) == ""
 
 
+def test_what_needs_more_cpu_time_is_not_advised():
+    found = [outcome("source", at=on_busy(300)), outcome("spins", at=on_busy(900, 400.0))]
+    _, why = choose(found, BOTH)
+    assert "the best candidate is spins, 3.00 x the CPU time of the source" in why
+    assert why.endswith("--accept source")
+
+
 def test_idle_machine_does_not_ask_for_cpu_time():
     found = [
         outcome("source", at=on_busy(300, noise=0.01, others=0.1)),

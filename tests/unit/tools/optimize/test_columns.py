@@ -7,7 +7,7 @@ from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.comparison import CandidateComparison
 from naiad.tools.optimize.correctness.labels import LabelObserver
 from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.scales import ScaleObserver
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.source import Format

@@ -10,7 +10,7 @@ from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.comparison import CandidateComparison
 from naiad.tools.optimize.correctness.elements import agrees_on_first, compare_output, cosine_distance
 from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings, parse_max_drop
 from naiad.tools.optimize.correctness.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.source import Format

@@ -10,7 +10,7 @@ import pytest
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.metrics import Score, drop
-from naiad.tools.optimize.correctness.runner import CallableRunner, RenamedRunner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RenamedRunner, RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings
 from naiad.tools.optimize.source import Format, Labels
 from naiad.tools.optimize.verdict import Tolerance

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.correctness.tolerances import Kind
 from naiad.tools.optimize.package import serving

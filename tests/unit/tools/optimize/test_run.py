@@ -11,7 +11,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize import profile, run
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner
 from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.profile.load_check import LoadCheck

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from naiad.tools.optimize.correctness.runner import CallableRunner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RunnerError
 from naiad.tools.optimize.source import Format, Source
 from naiad.tools.optimize.sources.answers import CachedAnswers
 from naiad.tools.optimize.sources.reference import reference_runner

@@ -3,7 +3,7 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 
 
 def specs(*names):

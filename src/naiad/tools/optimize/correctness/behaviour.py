@@ -9,7 +9,7 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe, difference_of, worst_of
 from naiad.tools.optimize.correctness.elements import OutputDifference, compare_output
-from naiad.tools.optimize.correctness.runner import Arrays, Runner
+from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.verdict import Difference
 

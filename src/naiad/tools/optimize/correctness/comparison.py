@@ -18,7 +18,7 @@ from naiad.tools.optimize.correctness.elements import (
     same_labels,
 )
 from naiad.tools.optimize.correctness.reference import OutputReference
-from naiad.tools.optimize.correctness.runner import Arrays
+from naiad.tools.optimize.correctness.runners.runner import Arrays
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.correctness.tolerances import OF_BATCHES, Kind, default_tolerance, label_agreement
 from naiad.tools.optimize.verdict import Difference, Tolerance

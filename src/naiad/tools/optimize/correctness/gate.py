@@ -13,7 +13,7 @@ from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
 from naiad.tools.optimize.correctness.metrics import Score, drop
 from naiad.tools.optimize.correctness.probes import Probe
 from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runner import Arrays, Runner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings
 from naiad.tools.optimize.correctness.tolerances import Kind
 from naiad.tools.optimize.source import Samples

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.correctness.runner import RenamedRunner, Runner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import RenamedRunner, Runner, RunnerError
 
 
 def match_names(source: Sequence[TensorSpec], candidate: Sequence[TensorSpec], what: str) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.correctness.labels import LabelObserver, LabelRelation
-from naiad.tools.optimize.correctness.runner import Arrays, Runner
+from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner
 from naiad.tools.optimize.correctness.scales import ScaleObserver, Scales
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.correctness.tolerances import Kind

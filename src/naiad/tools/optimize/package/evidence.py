@@ -13,7 +13,7 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.elements import agrees_on_first
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runner import Arrays, Runner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.correctness.tolerances import Kind
 from naiad.tools.optimize.package.contents import TOLERANCES

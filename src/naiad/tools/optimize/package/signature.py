@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 
 Signature: TypeAlias = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
 """`inputs` and `outputs`: datatype and shape by name, with -1 for the batch dimension."""

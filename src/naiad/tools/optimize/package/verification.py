@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from naiad.tools.optimize.converters.plan import installed_packages
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
-from naiad.tools.optimize.correctness.runner import RenamedRunner, RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import RenamedRunner, RunnerError
 from naiad.tools.optimize.package.contents import EVIDENCE, Contents, opened
 from naiad.tools.optimize.package.evidence import Evidence, read_evidence
 from naiad.tools.optimize.package.manifest import DamagedPackageError

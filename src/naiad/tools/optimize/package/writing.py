@@ -11,9 +11,9 @@ from pathlib import Path
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.runner import RenamedRunner, Runner
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import RenamedRunner, Runner
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.package.contents import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
 from naiad.tools.optimize.package.evidence import collect

@@ -10,7 +10,7 @@ from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe
 from naiad.tools.optimize.correctness.names import match_names
 from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runner import Arrays, CallableRunner
+from naiad.tools.optimize.correctness.runners.runner import Arrays, CallableRunner
 from naiad.tools.optimize.correctness.settings import Settings
 
 _COPIES = 2

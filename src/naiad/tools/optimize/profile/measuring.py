@@ -16,8 +16,8 @@ import numpy as np
 from naiad.tools.measure.intervals import NONE, Sample
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, ModelProcess
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, ModelProcess
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.measurement import Profile, Runtime, figures_text
 from naiad.tools.optimize.profile.configuration import configuration, write_model
 from naiad.tools.optimize.profile.messages import Arrays, Loaded, ProfileJob, TimedCalls

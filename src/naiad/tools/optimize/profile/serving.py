@@ -22,9 +22,9 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.intervals import NONE
 from naiad.tools.measure.result import Row
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.measurement import Round, Runtime, ServedMeasurement, figures_text
 from naiad.tools.optimize.profile.configuration import configuration, write_model
 from naiad.tools.optimize.profile.load_check import LoadCheck

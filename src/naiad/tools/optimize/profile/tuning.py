@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from naiad.tools.optimize.candidate import Candidate, Conversion
 from naiad.tools.optimize.choice import best_profile
-from naiad.tools.optimize.correctness.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.measurement import Profile, Runtime
 from naiad.tools.optimize.profile.configuration import GRAPH_LEVEL
 from naiad.tools.optimize.profile.measuring import measure_group, profile_samples

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from naiad.core.datatype import BY_NAME, DataType, from_numpy
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
-from naiad.tools.optimize.correctness.runner import Arrays, Runner, RunnerError
+from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.samples.reading import digest
 
 MAX_BYTES = 4 << 30

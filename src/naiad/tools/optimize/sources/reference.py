@@ -7,9 +7,9 @@ from pathlib import Path
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.converters import source_files
 from naiad.tools.optimize.converters.job import ConversionJob
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runner import CallableRunner, Runner
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import CallableRunner, Runner
 from naiad.tools.optimize.source import BACKENDS, Format, Source
 from naiad.tools.optimize.sources.answers import CachedAnswers
 from naiad.tools.optimize.sources.declaration import declaration

@@ -11,10 +11,10 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.names import with_names_of
 from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runner import Runner, RunnerError
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
+from naiad.tools.optimize.correctness.runners.runner import Runner, RunnerError
 from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.measurement import Runtime
 from naiad.tools.optimize.profile.configuration import configuration, set_parameters, write_model

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from naiad.tools.optimize.correctness.isolated import MAY_UNPICKLE
-from naiad.tools.optimize.correctness.runner import RunnerError
-from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.runners.isolated import MAY_UNPICKLE
+from naiad.tools.optimize.correctness.runners.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.served import ServedRunner
 
 
 def run(argv: Sequence[str]) -> None:

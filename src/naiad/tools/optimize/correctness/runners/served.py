@@ -1,38 +1,32 @@
 """Models as naiad serves them: scheduler, batching and backend in this process, without ports."""
 
 import asyncio
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
 from naiad.core.datatype import DataType, from_numpy
-from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.server.embedded import EmbeddedServer
-from naiad.tools.optimize.correctness.runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.loop_runner import LoopRunner
+from naiad.tools.optimize.correctness.runners.runner import Arrays, RunnerError
 
-_Result = TypeVar("_Result")
 
-
-class ServedRunner:
+class ServedRunner(LoopRunner):
     """A model of a repository. `close` unloads it."""
 
     def __init__(self, repository: Path, model: str, *, may_unpickle: bool = False) -> None:
         """Load the model. Raises RunnerError if a server would refuse it."""
+        super().__init__("naiad-runner")
         self._model = model
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="naiad-runner", daemon=True)
-        self._thread.start()
         self._server = EmbeddedServer(str(repository), [model], may_unpickle=may_unpickle)
         try:
             self._await(self._server.start())
         except BaseException:
-            self._stop()
+            self._loop_thread.close()
             raise
         self.max_batch = self._max_batch()
         """The most rows of a request; 0 if there is no limit."""
@@ -40,18 +34,10 @@ class ServedRunner:
         self.inputs: Sequence[TensorSpec] = metadata.inputs
         self.outputs: Sequence[TensorSpec] = metadata.outputs
 
-    def infer(self, inputs: Arrays) -> Arrays:
-        """Execute one request."""
-        return self._await(self._infer(inputs))
-
-    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Submit all requests before the first answer; the scheduler may make batches of them."""
-        return self._await(self._infer_all(requests))
-
     def close(self) -> None:
         """Unload the model."""
         self._await(self._server.close())
-        self._stop()
+        self._loop_thread.close()
 
     def _max_batch(self) -> int:
         limit: int = self._server.model_config(self._model).max_batch_size
@@ -60,11 +46,8 @@ class ServedRunner:
         rows = [spec.shape[0] for spec in self._server.model_metadata(self._model).inputs if spec.shape]
         return max(0, *rows) if rows else 0
 
-    async def _infer_all(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        return await asyncio.gather(*(self._infer(inputs) for inputs in requests))
-
     async def _infer(self, inputs: Arrays) -> Arrays:
-        answer: asyncio.Future[InferResponse] = self._loop.create_future()
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
         def respond(request: InferRequest, response: InferResponse) -> None:
             if not answer.done():
@@ -78,17 +61,6 @@ class ServedRunner:
             raise response.error
         pairs = zip(response.header.outputs, response.data, strict=True)
         return {spec.name: np.array(to_array(spec, data)) for spec, data in pairs}
-
-    def _await(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-        except InferError as error:
-            raise RunnerError(error.message.strip()) from error
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def _datatype(name: str, array: Array) -> DataType:
