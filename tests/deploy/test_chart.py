@@ -119,6 +119,17 @@ CONTRADICTIONS = [
         {"ingress": {name: {"enabled": True, "host": "a.example"} for name in ("http", "grpc")}},
         "ingress.http.host and ingress.grpc.host are both a.example, but one host has one protocol: choose two hosts",
     ),
+    (
+        {
+            "serviceMonitor": {"enabled": True},
+            "apiKeys": {"enabled": True, "lines": ["probe health,metadata -", f"metrics all {'0' * 64}"]},
+        },
+        "serviceMonitor.keySecretName is empty, but apiKeys.lines let nobody read the metrics without a key",
+    ),
+    (
+        {"networkPolicy": {"enabled": True}, "ingress": {"http": {"enabled": True, "host": "a.example"}}},
+        "networkPolicy.clients is empty, so that only pods of the namespace may connect, and the ingress controller",
+    ),
     ({"rollingUpdate": {"maxSurge": 0}}, "rollingUpdate.maxSurge and rollingUpdate.maxUnavailable are both 0"),
 ]
 
@@ -173,3 +184,36 @@ def test_recording_rules_come_without_alerts(chart: Any) -> None:
     assert {"record"} == {
         key for group in rules["spec"]["groups"] for rule in group["rules"] for key in rule if key != "expr"
     }
+
+
+@pytest.mark.parametrize("line", ["prometheus metrics -", "all health,metrics -", "anybody all -"])
+def test_open_metrics_need_no_key(chart: Any, line: str) -> None:
+    text = rendered(chart, {"serviceMonitor": {"enabled": True}, "apiKeys": {"enabled": True, "lines": [line]}})
+    assert "ServiceMonitor" in text
+
+
+_PROTOCOL = "nginx.ingress.kubernetes.io/backend-protocol"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "has_tls", "http", "grpc"),
+    [
+        ({}, False, None, "GRPC"),
+        ({}, True, "HTTPS", "GRPCS"),
+        ({"example.com/a": "b"}, True, "HTTPS", "GRPCS"),
+        ({_PROTOCOL: "AUTO_HTTP"}, True, "AUTO_HTTP", "AUTO_HTTP"),
+    ],
+)
+def test_ingress_speaks_the_protocol_of_the_ports(
+    chart: Any, annotations: dict[str, str], has_tls: bool, http: str | None, grpc: str
+) -> None:
+    ingress = {
+        name: {"enabled": True, "host": f"{name}.example", "annotations": annotations} for name in ("http", "grpc")
+    }
+    tls = {"enabled": True, "secretName": "a"} if has_tls else {}
+    manifests = read_manifests(rendered(chart, {"tls": tls, "ingress": ingress}))
+    found = {each["metadata"]["name"]: each["metadata"] for each in manifests if each["kind"] == "Ingress"}
+    for name, wanted in (("http", http), ("grpc", grpc)):
+        given = found[f"demo-naiad-{name}"].get("annotations", {})
+        assert given.get(_PROTOCOL) == wanted
+        assert given.items() >= {key: text for key, text in annotations.items() if key != _PROTOCOL}.items()

@@ -1,15 +1,26 @@
 """Requests of foreign web pages and for foreign hosts are refused at every door, and change nothing."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from naiad.core.request_limits import unlimited
+from naiad.frontend.access import METHODS
+from naiad.frontend.clouds import sagemaker_router
+from naiad.frontend.multi_model import MultiModelRoutes
+from naiad.frontend.rest.routes import RestApi
+from naiad.frontend.router import Router
+from naiad.memory.regions import SharedMemory
+from naiad.options.network.clouds import SageMakerOptions
 from support.browser import needs_browser, page_server
 from support.model_repository import write_identity
 from support.ports import free_port
@@ -25,7 +36,34 @@ CHANGES = {
     "/v2/systemsharedmemory/unregister": "",
     "/v2/models/identity/infer": BODY,
 }
+VALUES = {"model": "identity", "name": "identity", "version": "1", "repository": "models", "region": "r"}
+"""What stands for the named groups of the routes."""
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+def routers() -> dict[str, Router]:
+    """The routes of the server's doors, which no test calls: their patterns, methods and categories."""
+    engine: Any = SimpleNamespace(shared_memory=SharedMemory(), request_limits=unlimited)
+    rest = RestApi(engine).router()
+    models = MultiModelRoutes(engine, lambda *_: None, Path("/nonesuch"))
+    return {"rest": rest, "sagemaker": sagemaker_router(SageMakerOptions(), rest, models)}
+
+
+def calls_of(router: Router) -> list[tuple[str, str, bool]]:
+    """Method and path of every call, with and without optional parts; whether it changes or executes something."""
+    found = []
+    for pattern, method in router.endpoints():
+        filled = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda group: VALUES[group[1]], pattern).replace("\\.", ".")
+        for kept in ("", r"\1"):
+            path = re.sub(r"\(\?:([^()]*)\)\?", kept, filled).removesuffix("/?")
+            call = (method, path, method != "GET" or router.category(path) == "inference")
+            if call not in found:
+                found.append(call)
+    return found
+
+
+REST_CALLS = calls_of(routers()["rest"])
+REFUSED_POSTS = [path for method, path, is_refused in REST_CALLS if method == "POST" and is_refused]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +113,23 @@ def test_foreign_pages_change_and_execute_nothing(
         assert curl(url, *fields, "Content-Type: text/plain", body=body, version=version) == 403
     assert_unchanged(server)
     assert server.get("/v2/models/identity/stats").json["model_stats"][0]["inference_count"] == count
+
+
+@pytest.mark.parametrize("door", ["rest", "sagemaker"])
+def test_every_route_refuses_foreign_pages_and_hosts(
+    server: ServerProcess, clouds: dict[str, int], door: str
+) -> None:
+    url = server.http_url if door == "rest" else f"127.0.0.1:{clouds[door]}"
+    calls = calls_of(routers()[door])
+    assert len(calls) >= {"rest": 45, "sagemaker": 7}[door]
+    for method, path, is_refused in calls:
+        body = None if method == "GET" else BODY.encode()
+        for field in [field for fields in FOREIGN for field in fields[:1]]:
+            name, _, value = field.partition(": ")
+            status = server.request(method, path, body, {name: value}, url=url).status
+            assert (status == 403) is is_refused, (method, path, field, status)
+        assert server.request(method, path, body, {"Host": "evil.example"}, url=url).status == 403, (method, path)
+    assert_unchanged(server)
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
@@ -141,26 +196,47 @@ def test_flag_lists_more_hosts(tmp_path: Path) -> None:
     assert statuses == {"gpu.example:80": 200, "proxy": 200, "localhost": 200, "evil": 403}
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_refuses_calls_of_pages(server: ServerProcess, method: str) -> None:
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.unary_unary(method)
+        for field in (("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", metadata=[field], timeout=30)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert_unchanged(server)
+
+
+def refused_count(server: ServerProcess) -> int:
+    text = server.get("/metrics", url=server.metrics_url).body.decode()
+    rows = re.findall(r'^naiad_responses_total\{.*code="403".*\} (\d+)', text, re.MULTILINE)
+    return sum(map(int, rows))
+
+
 @needs_browser
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost"])
 def test_real_page_of_another_origin_changes_nothing(server: ServerProcess, host: str) -> None:
     base, simple = f"http://{server.http_url}", {"method": "POST", "mode": "no-cors"}
-    changes = {path: (base + path, {**simple, "body": body}) for path, body in CHANGES.items()}
+    changes = {path: (base + path, {**simple, "body": CHANGES.get(path, BODY)}) for path in REFUSED_POSTS}
+    gets = [path for method, path, is_refused in REST_CALLS if method == "GET" and is_refused]
     json_call = {"method": "POST", "headers": {"Content-Type": "application/json"}, "body": BODY}
+    before = refused_count(server)
     with page_server() as pages:
         results = pages.fetch_all(
             host,
             {
                 **changes,
+                **{f"GET {path}": (base + path, {"mode": "no-cors"}) for path in gets},
                 "read": (base + "/v2", {}),
                 "json": (base + "/v2/models/identity/infer", json_call),
                 "delete": (base + "/v2/models/identity/rollout", {"method": "DELETE"}),
                 "rebound": (f"http://rebound.example:{base.rpartition(':')[2]}/v2", {"mode": "no-cors"}),
             },
         )
-    assert {results[path] for path in CHANGES} == {"opaque"}  # sent, and its answer hidden
+    assert {results[path] for path in changes} == {"opaque"}  # sent, and its answer hidden
     for name in ("read", "json", "delete"):
         assert "TypeError" in results[name]  # the page can read nothing
+    assert refused_count(server) - before >= len(changes) + len(gets) + 1
     assert_unchanged(server)
     assert server.get("/v2/models/identity/stats").json["model_stats"][0]["inference_count"] <= 8
 

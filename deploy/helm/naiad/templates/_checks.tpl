@@ -77,6 +77,21 @@
 {{- if and $v.ingress.http.enabled $v.ingress.grpc.enabled $v.ingress.http.host (eq $v.ingress.http.host $v.ingress.grpc.host) -}}
 {{- $errors = append $errors (printf "ingress.http.host and ingress.grpc.host are both %s, but one host has one protocol: choose two hosts" $v.ingress.http.host) -}}
 {{- end -}}
+{{- if and $v.serviceMonitor.enabled $v.apiKeys.enabled $v.apiKeys.lines (not $v.serviceMonitor.keySecretName) -}}
+{{- $open := list -}}
+{{- range $v.apiKeys.lines -}}
+{{- $fields := regexSplit "\\s+" (trim .) -1 -}}
+{{- if eq (last $fields) "-" -}}
+{{- $open = concat $open (splitList "," (index $fields 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (or (has "metrics" $open) (has "all" $open)) -}}
+{{- $errors = append $errors "serviceMonitor.keySecretName is empty, but apiKeys.lines let nobody read the metrics without a key, so that Prometheus would report every replica as down: name a Secret with a key for the category metrics, or add the line `prometheus metrics -`" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or $v.ingress.http.enabled $v.ingress.grpc.enabled) $v.networkPolicy.enabled (not $v.networkPolicy.clients) -}}
+{{- $errors = append $errors "networkPolicy.clients is empty, so that only pods of the namespace may connect, and the ingress controller is in another one: name its namespace in networkPolicy.clients" -}}
+{{- end -}}
 {{- if $errors -}}
 {{- fail (printf "values of the chart naiad:\n- %s" (join "\n- " $errors)) -}}
 {{- end -}}
