@@ -17,7 +17,8 @@ from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
+from naiad.engine.inference import Inference
 from naiad.engine.serving.served import Served
 from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.rest.routes import RestApi
@@ -26,11 +27,12 @@ from naiad.telemetry.metrics.metrics import Registry
 SHAPE = (1, 16)
 
 
-class EchoEngine(Engine):
+class EchoInference(Inference):
     """Answers with the inputs."""
 
-    def __init__(self) -> None:
-        super().__init__(server_id="bench", metrics=Registry())
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.models, engine.shared_memory)
+        self.served = self._found  # every model is there
         outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]
         self._header = ResponseHeader("add_sub", "1", outputs)
 
@@ -41,11 +43,16 @@ class EchoEngine(Engine):
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         return RequestLimits(name, 2, 2)
 
-    def served(self, name: str, version: str = "") -> Any:
-        return SimpleNamespace(is_decoupled=False)
+    def _found(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(is_decoupled=False, config=ModelConfig(name=name, max_batch_size=8))
 
-    def model_config(self, name: str, version: str = "") -> ModelConfig:
-        return ModelConfig(name=name, max_batch_size=8)
+
+def echo_engine() -> Engine:
+    """Return an engine that answers with the inputs."""
+    engine = Engine(server_id="bench", metrics=Registry())
+    engine.inference = EchoInference(engine)
+    engine.models.served = engine.inference.served  # type: ignore[method-assign]
+    return engine
 
 
 class MemoryTransport(asyncio.Transport):
@@ -116,7 +123,7 @@ def opcodes(one: Callable[[], None], count: int = 20) -> float:
 
 def measure(name: str, data: bytes, count: int = 100_000) -> None:
     loop = asyncio.new_event_loop()  # which never runs: no timer fires
-    server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
+    server = Http1Server(RestApi(echo_engine()).router().handle, loop)
     transport = MemoryTransport()
     connection = server.protocol()
     connection.connection_made(transport)

@@ -22,7 +22,8 @@ from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
+from naiad.engine.inference import Inference
 from naiad.engine.serving.served import Served
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.http2.connection import Http2Protocol, Http2Server
@@ -37,11 +38,12 @@ _REPEATS = 200
 _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class _Engine(Engine):
+class _Inference(Inference):
     """Keeps the requests of a decoupled model."""
 
-    def __init__(self) -> None:
-        super().__init__(server_id="bench", metrics=Registry())
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.models, engine.shared_memory)
+        self.served = self._found  # every model is there
         self.submitted: list[InferRequest] = []
 
     def submit(self, request: InferRequest, served: Served | None = None) -> None:
@@ -54,7 +56,7 @@ class _Engine(Engine):
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         return RequestLimits(name, 2, 2)
 
-    def served(self, name: str, version: str = "") -> Any:
+    def _found(self, name: str, version: str = "") -> Any:
         return SimpleNamespace(is_decoupled=True)
 
 
@@ -112,7 +114,8 @@ def main() -> None:
     _measure("encode a response of one output", lambda: encode_stream_response("", one_output), 1)
     _measure("encode a response of two outputs, id", lambda: encode_stream_response("7", two_outputs), 1)
 
-    engine = _Engine()
+    engine = Engine(server_id="bench", metrics=Registry())
+    inference = engine.inference = _Inference(engine)
     loop = asyncio.new_event_loop()
     server = Http2Server(InferenceGrpcService(engine), loop)
     protocol = _open_stream(server)
@@ -125,8 +128,8 @@ def main() -> None:
 
     def stream(response: InferResponse) -> None:
         protocol.data_received(data)
-        (request,) = engine.submitted
-        engine.submitted.clear()
+        (request,) = inference.submitted
+        inference.submitted.clear()
         for _ in range(_RESPONSES):
             request.on_response(request, response)
         request.on_response(request, last)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
 from naiad.cluster.member.recorded_response import RecordedHttpContext
 from naiad.cluster.member.sharing import ClusterRoutes, broadcast, changes_by_path, query_of_path
 from naiad.cluster.messages import (
@@ -27,6 +27,7 @@ from naiad.config.rollout.declaration import Guard, Rollout
 from naiad.config.rollout.guard import RolloutCounts, SideCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.request import InferRequest, RequestHeader
+from naiad.engine.engine import Engine
 from naiad.frontend.rest.rollout import rollout_routes
 from naiad.frontend.router import Router
 from naiad.protocol import service_pb2 as pb
@@ -127,9 +128,10 @@ class Processes:
         self.on_broadcast: Callable[[], object] = lambda: None
 
     def _member(self) -> tuple[ClusterRoutes, Router]:
-        engine = MemberEngine(server_id="x", metrics=Registry())
-        engine.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
-        routes = ClusterRoutes(engine, self.ask)
+        processes = AllProcesses()
+        engine = Engine(server_id="x", metrics=Registry(), processes=processes)
+        engine.models.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
+        routes = ClusterRoutes(engine, processes, self.ask)
         routers = [Router(rollout_routes(engine)) for _ in range(2)]
         routes.share(*routers)
         return routes, routers[0]
@@ -137,7 +139,7 @@ class Processes:
     async def ask(self, query: object) -> object:
         await asyncio.sleep(0)
         if isinstance(query, AskRollouts):
-            return sum_rollouts([routes.engine.answer(query) for routes, _ in self.members])  # type: ignore[misc]
+            return sum_rollouts([OwnAnswers(routes.engine).answer(query) for routes, _ in self.members])  # type: ignore[misc]
         assert isinstance(query, BroadcastRequest)
         self.on_broadcast()
         outcomes = [await routes.execute(query.call) for routes, _ in self.members]
@@ -147,7 +149,7 @@ class Processes:
         made = RecordedHttpContext(HttpControlCall(method, PATH, (), json.dumps(body).encode() if body else b""))
         routes, router = self.members[member]
         routes.connect()
-        routes.engine.keep_rollouts(RolloutRecords(), asyncio.get_running_loop())
+        routes.engine.rollout_commands.keep(RolloutRecords(), asyncio.get_running_loop())
         router.handle(made)
         outcome = await made.outcome
         return outcome.status, json.loads(outcome.body)
@@ -173,7 +175,7 @@ def test_figures_cover_all_processes() -> None:
         await processes.send("POST", {"to": 1})
         for routes, _ in processes.members:
             request = InferRequest(RequestHeader(model_name="m"), (), Answers(), arrival_ns=1)
-            routes.engine.submit(request)
+            routes.engine.inference.submit(request)
             request.model.answer()
         return (await processes.send("GET", member=1))[1]
 
@@ -188,7 +190,7 @@ def test_overtaken_change_is_made_again() -> None:
         processes.on_broadcast = lambda: None
         for routes, _ in processes.members:
             engine = routes.engine
-            engine.apply_rollout("m", engine.changed_rollout("m", {"aliases": {"old": 1}}))
+            engine.rollout_commands.apply("m", engine.rollout_commands.changed("m", {"aliases": {"old": 1}}))
 
     async def run() -> object:
         await processes.send("POST", {"canary": 1, "weight": 10})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
 from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
@@ -25,6 +25,7 @@ from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
 from naiad.core.tensor import Buffer
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, Router
 from naiad.protocol import service_pb2 as pb
@@ -57,10 +58,10 @@ class Catalog:
         raise unavailable("not here")
 
 
-def engine() -> MemberEngine:
-    made = MemberEngine(server_id="x", metrics=Registry())
+def engine(processes: AllProcesses) -> Engine:
+    made = Engine(server_id="x", metrics=Registry(), processes=processes)
     made.attach(Catalog())  # type: ignore[arg-type]
-    made.set_started()
+    made.phase.is_starting = False
     return made
 
 
@@ -75,7 +76,8 @@ def sharing(answer: Callable[[object], object]) -> tuple[ClusterRoutes, list[obj
             raise found
         return found
 
-    return ClusterRoutes(engine(), ask), asked
+    processes = AllProcesses()
+    return ClusterRoutes(engine(processes), processes, ask), asked
 
 
 def answering(status: int) -> Callable[[HttpContext, Mapping[str, str]], None]:
@@ -84,10 +86,10 @@ def answering(status: int) -> Callable[[HttpContext, Mapping[str, str]], None]:
 
 def router(shared: ClusterRoutes) -> Router:
     def ready(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200 if shared.engine.is_ready() else 400, (), ())
+        context.respond(200 if shared.engine.views.is_ready() else 400, (), ())
 
     def statistics(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        shared.engine.statistics()
+        shared.engine.views.statistics()
         context.respond(200, (), ())
 
     def routes() -> Router:
@@ -125,7 +127,7 @@ def test_route_returns_merged_results() -> None:
 def test_afterwards_the_engine_knows_only_itself_again() -> None:
     shared, _ = sharing(lambda query: False)
     assert context(shared, router(shared), "GET", "/v2/health/ready").status == 400
-    assert shared.engine.is_ready()
+    assert shared.engine.views.is_ready()
 
 
 def test_index_is_collected_on_another_thread() -> None:
@@ -133,7 +135,7 @@ def test_index_is_collected_on_another_thread() -> None:
 
     async def run() -> list[Sequence[IndexEntry]]:
         shared.connect()
-        survey = shared.engine.survey_repository
+        survey = shared.engine.views.survey_repository
         return [await asyncio.to_thread(survey), await asyncio.to_thread(survey, True)]
 
     assert asyncio.run(run()) == [ROWS, ROWS[:1]]
@@ -146,7 +148,7 @@ def test_index_without_results_is_error() -> None:
     async def run() -> None:
         shared.connect()
         with pytest.raises(InferError, match="could not be queried"):
-            await asyncio.to_thread(shared.engine.survey_repository)
+            await asyncio.to_thread(shared.engine.views.survey_repository)
 
     asyncio.run(run())
 
@@ -253,33 +255,37 @@ def test_grpc_calls_of_a_member_alone() -> None:
 
 
 def test_local_engine_not_ready_overrides_other_processes() -> None:
-    one = engine()
-    one.is_draining = True
-    with one.with_answer(IsReady(), True):
-        assert not one.is_ready()
+    processes = AllProcesses()
+    one = engine(processes)
+    one.phase.is_draining = True
+    with processes.with_answer(IsReady(), True):
+        assert not one.views.is_ready()
 
 
 def test_results_with_different_keys_stay_separate() -> None:
-    one = engine()
-    with one.with_answer(IsReady(), False):
-        assert one.statistics() == []
-        assert b"naiad_build_info" in one.metrics_text()
+    processes = AllProcesses()
+    one = engine(processes)
+    with processes.with_answer(IsReady(), False):
+        assert one.views.statistics() == []
+        assert b"naiad_build_info" in one.views.metrics_text()
 
 
 def test_knowledge_ends_with_an_error_too() -> None:
-    one = engine()
-    with pytest.raises(InferError), one.with_answer(IsReady(), False):
+    processes = AllProcesses()
+    one = engine(processes)
+    with pytest.raises(InferError), processes.with_answer(IsReady(), False):
         raise internal("x")
-    assert one.is_ready()
+    assert one.views.is_ready()
 
 
 def test_single_process_does_not_list_unknown_models() -> None:
-    one = engine()
-    answers: list[Any] = [one.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
+    own = OwnAnswers(engine(AllProcesses()))
+    answers: list[Any] = [own.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
     assert answers == [True, False, PackedStatistics(())]
 
 
 def test_statistics_of_others_do_not_make_models_known() -> None:
-    one = engine()
-    with one.with_answer(AskStatistics(), finish(pack([VersionStatistics("m", "1")]))):
-        assert one.statistics() == []
+    processes = AllProcesses()
+    one = engine(processes)
+    with processes.with_answer(AskStatistics(), finish(pack([VersionStatistics("m", "1")]))):
+        assert one.views.statistics() == []

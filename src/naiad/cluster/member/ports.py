@@ -5,9 +5,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.core.request_limits import RequestBudget
+from naiad.engine.engine import Engine
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -31,7 +31,7 @@ class MemberPorts(Ports):
     def __init__(
         self,
         options: ServerOptions,
-        engine: MemberEngine,
+        engine: Engine,
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
         routes: ClusterRoutes,

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from naiad.cluster import messages
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses
 from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.messages import (
     Answer,
@@ -35,6 +35,7 @@ from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls import ModelCommands
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.access import RouteCategory, category_of_call
 from naiad.frontend.context import GrpcCall, HttpContext
@@ -153,8 +154,9 @@ class ClusterRoutes:
     state of all processes, and a control call goes to the supervisor first, which broadcasts it.
     """
 
-    def __init__(self, engine: MemberEngine, ask: Ask) -> None:
+    def __init__(self, engine: Engine, processes: AllProcesses, ask: Ask) -> None:
         self.engine = engine
+        self.processes = processes
         self._ask = ask
         self._answers: RequestCoalescing[Query, Answer] = RequestCoalescing(self._ask_all)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,10 +184,10 @@ class ClusterRoutes:
             if not outcome.is_success:
                 raise InferError(outcome.code, outcome.text, triton_code=outcome.triton_code)
 
-        self.engine.ask_index = ask
-        self.engine.request = request
-        self.engine.spread_rollout = lambda call, on_done: self.spawn(self._spread(call, on_done))
-        self._commands = ModelCommands(self.engine, loop)
+        self.processes.ask_index = ask
+        self.processes.request = request
+        self.processes.spread_rollout = lambda call, on_done: self.spawn(self._spread(call, on_done))
+        self._commands = ModelCommands(self.engine.repository, loop)
 
     def grpc_service(
         self,
@@ -275,7 +277,7 @@ class ClusterRoutes:
 
     async def _execute_rollout_control(self, call: RolloutControl) -> ControlOutcome:
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
-        self.engine.carry_out_rollout(call.key, call.state, done.set_result, is_stored=call.is_stored)
+        self.engine.rollout_commands.carry_out(call.key, call.state, done.set_result, is_stored=call.is_stored)
         error = await done
         if error is None:
             return ControlOutcome(True, 0)
@@ -302,7 +304,7 @@ class ClusterRoutes:
         self, query: Query, action: Action, context: HttpContext, arguments: Mapping[str, str]
     ) -> None:
         answer = await self.merged_answer(query)
-        with self.engine.with_answer(query, answer):
+        with self.processes.with_answer(query, answer):
             action(context, arguments)
 
     def _broadcast_call(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -370,7 +372,7 @@ class ClusterGrpcService(InferenceGrpcService):
 
     async def _ask_and_answer(self, query: Query, call: GrpcCall, message: Buffer) -> None:
         answer = await self._sharing.merged_answer(query)
-        with self._sharing.engine.with_answer(query, answer):
+        with self._sharing.processes.with_answer(query, answer):
             self.alone(call, message)
 
     async def _forward(self, call: GrpcCall, message: Buffer) -> None:

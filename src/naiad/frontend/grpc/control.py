@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from naiad.core.errors import InferError, excerpt, internal, not_found, unavailable
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import GrpcCall
@@ -80,17 +80,17 @@ class RepositoryCalls:
 
     def _index(self, message: Buffer) -> bytes:
         ready_only = control_grpc.decode_index_request(message)
-        return control_grpc.encode_repository_index(self._engine.survey_repository(ready_only))
+        return control_grpc.encode_repository_index(self._engine.views.survey_repository(ready_only))
 
     def _load(self, message: Buffer) -> bytes:
         name, parameters = control_grpc.decode_load_request(message)
         check_files(parameters, self._may_bring_files)
-        self._engine.load_model(name, parameters, is_owner=self._may_bring_files())
+        self._engine.repository.load_model(name, parameters, is_owner=self._may_bring_files())
         return control_grpc.EMPTY_RESPONSE
 
     def _unload(self, message: Buffer) -> bytes:
         name, parameters = control_grpc.decode_unload_request(message)
-        self._engine.unload_model(name, parameters)
+        self._engine.repository.unload_model(name, parameters)
         return control_grpc.EMPTY_RESPONSE
 
 
@@ -114,9 +114,9 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
     regions = engine.shared_memory
 
     def server_ready(message: Buffer) -> bytes:
-        if engine.is_draining:
+        if engine.phase.is_draining:
             raise unavailable("Server exiting")
-        return encode_flag(engine.is_ready())
+        return encode_flag(engine.views.is_ready())
 
     def log_settings(message: Buffer) -> bytes:
         log.change(decode_log_settings(message, log.settings()))
@@ -125,20 +125,20 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
     def trace_settings(message: Buffer) -> bytes:
         model, changes = decode_trace_settings(message)
         if changes:  # a request without changes only reads the settings
-            engine.change_trace_settings(model, changes)
-        return encode_trace_settings(engine.trace_settings(model))
+            engine.inference.change_trace_settings(model, changes)
+        return encode_trace_settings(engine.inference.trace_settings(model))
 
     def of_version(encode: Callable[[str, str], bytes]) -> Callable[[Buffer], bytes]:
         return lambda message: encode(*decode_model_reference(message))
 
     handlers: dict[str, Handler] = {
-        "ServerLive": lambda _: encode_flag(engine.is_live()),
+        "ServerLive": lambda _: encode_flag(engine.views.is_live()),
         "ServerReady": server_ready,
-        "ServerMetadata": lambda _: encode_server_metadata(engine.server_metadata()),
-        "ModelReady": of_version(lambda *version: encode_flag(engine.is_model_ready(*version))),
-        "ModelMetadata": of_version(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
-        "ModelConfig": of_version(lambda *version: encode_model_config(engine.model_config(*version))),
-        "ModelStatistics": of_version(lambda *version: encode_model_statistics(engine.statistics(*version))),
+        "ServerMetadata": lambda _: encode_server_metadata(engine.views.server_metadata()),
+        "ModelReady": of_version(lambda *version: encode_flag(engine.views.is_model_ready(*version))),
+        "ModelMetadata": of_version(lambda *version: encode_model_metadata(engine.views.model_metadata(*version))),
+        "ModelConfig": of_version(lambda *version: encode_model_config(engine.views.model_config(*version))),
+        "ModelStatistics": of_version(lambda *version: encode_model_statistics(engine.views.statistics(*version))),
         "LogSettings": log_settings,
         "TraceSetting": trace_settings,
         "SystemSharedMemoryStatus": lambda message: encode_system_status(regions.system_status(decode_name(message))),
@@ -154,7 +154,7 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
         if service not in _HEALTH_SERVICES:
             known = ", ".join(f"'{name}'" for name in _HEALTH_SERVICES)
             raise not_found(f"unknown service '{excerpt(service)}'; known are {known}")
-        return HEALTH_SERVING if engine.is_ready() else HEALTH_NOT_SERVING
+        return HEALTH_SERVING if engine.views.is_ready() else HEALTH_NOT_SERVING
 
     health: dict[str, Handler] = {"/grpc.health.v1.Health/Check": check_health}
     return {_SERVICE + name: handler for name, handler in handlers.items()} | health

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
@@ -50,11 +50,12 @@ class InferenceGrpcService:
     ) -> None:
         """`runner` decodes large messages."""
         self._engine = engine
+        self._inference = engine.inference
         self._runner = runner or SliceRunner()
         self._repository = repository or RepositoryCalls(engine)
         self._compression = compression
         self._forwarding = forwarding
-        self._decoder = InferRequestDecoder(engine.request_limits)
+        self._decoder = InferRequestDecoder(engine.inference.request_limits)
         self._decode = self._decoder.decode
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
@@ -95,7 +96,7 @@ class InferenceGrpcService:
             return
         model_name, model_version, request_id = known
         try:
-            if self._engine.served(model_name, model_version).is_decoupled:
+            if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as error:
             failure.finish_infer(call, request_id, model_name, model_version, error)
@@ -169,13 +170,13 @@ class InferenceGrpcService:
         if element_counts:
             request.element_counts = element_counts
         try:
-            served = self._engine.served(header.model_name, header.model_version)
+            served = self._inference.served(header.model_name, header.model_version)
             if served.is_decoupled:
                 raise unsupported(_DECOUPLED)
             call.on_cancel = partial(self._abandon, request)
             if call.timing is not None:
                 call.timing.submit(request)
-            self._engine.submit(request, served)
+            self._inference.submit(request, served)
         except InferError as error:
             call.on_cancel = None
             failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
@@ -217,7 +218,7 @@ class InferenceGrpcService:
         model_name = model_version = request_id = ""
         try:
             model_name, model_version, request_id = identify(message)
-            if self._engine.served(model_name, model_version).is_decoupled:
+            if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
@@ -226,7 +227,7 @@ class InferenceGrpcService:
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
         """Cancel a request whose client has disconnected or whose deadline has passed; log it and finish the call."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
-        waited = self._engine.cancel(request)
+        waited = self._inference.cancel(request)
         error = why.error(waited=waited)
         failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
 
@@ -273,7 +274,7 @@ class InferenceGrpcService:
     def _statistics(self, call: GrpcCall, message: Buffer) -> None:
         """Respond with statistics, of up to thousands of models."""
         try:
-            found = self._engine.statistics_in_slices(*control_grpc.decode_model_reference(message))
+            found = self._engine.views.statistics_in_slices(*control_grpc.decode_model_reference(message))
         except InferError as error:
             failure.finish(call, error)
             return

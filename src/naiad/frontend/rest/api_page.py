@@ -13,7 +13,7 @@ from pathlib import Path
 
 from naiad.core.errors import InferError, excerpt
 from naiad.core.model import name_of
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.rest.control import respond_failure
 from naiad.frontend.router import JSON_HEADERS, Route, Router
@@ -49,7 +49,7 @@ class ApiPageRoutes:
         ]
 
     def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        self._respond(context, lambda: encode_models(self._engine.survey_repository()))
+        self._respond(context, lambda: encode_models(self._engine.views.survey_repository()))
 
     def _page(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         headers, page = _read_page()
@@ -62,7 +62,7 @@ class ApiPageRoutes:
 
     def _model_document(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         model = arguments["model"]
-        self._engine.model_metadata(model)  # raises for an unknown model
+        self._engine.views.model_metadata(model)  # raises for an unknown model
         self._respond(context, functools.partial(self._encode, lambda: [model]))
 
     def _respond(self, context: HttpContext, work: Callable[[], bytes]) -> None:
@@ -74,7 +74,9 @@ class ApiPageRoutes:
     # --- on other threads -------------------------------------------------------------------------------------------
 
     def _ready_models(self) -> list[str]:
-        return sorted({name_of(row.name) for row in self._engine.survey_repository(ready_only=True)})[:MAX_MODELS]
+        return sorted({name_of(row.name) for row in self._engine.views.survey_repository(ready_only=True)})[
+            :MAX_MODELS
+        ]
 
     def _encode(self, models: Callable[[], Sequence[str]]) -> bytes:
         # Imported here: most servers never need it.
@@ -83,12 +85,12 @@ class ApiPageRoutes:
         documented = []
         for name in models():
             try:
-                metadata = self._engine.model_metadata(name)
-                documented.append(DocumentedModel(metadata, self._engine.is_decoupled(name)))
+                metadata = self._engine.views.model_metadata(name)
+                documented.append(DocumentedModel(metadata, self._engine.inference.is_decoupled(name)))
             except InferError as error:
                 _log.debug("the API page has no '%s': %s", excerpt(name), error.message)  # unloaded meanwhile
         endpoints = [] if self.router is None else self.router.endpoints()
-        return encode_openapi(self._engine.server_metadata(), endpoints, documented)
+        return encode_openapi(self._engine.views.server_metadata(), endpoints, documented)
 
 
 def _read_page() -> tuple[Headers, bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument, unavailable, unsupported
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control_audit import audited
@@ -80,10 +80,10 @@ def settings_routes(engine: Engine) -> list[Route]:
         return log_settings(arguments, body)
 
     def trace_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
-        return encode_trace_settings(engine.trace_settings(arguments.get("model", "")))
+        return encode_trace_settings(engine.inference.trace_settings(arguments.get("model", "")))
 
     def change_trace_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
-        engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(body))
+        engine.inference.change_trace_settings(arguments.get("model", ""), decode_trace_settings(body))
         return trace_settings(arguments, body)
 
     traces = {"GET": json_action(trace_settings), "POST": audited(json_action(change_trace_settings))}
@@ -136,7 +136,7 @@ class RepositoryRoutes:
     def _check(self, arguments: Mapping[str, str]) -> None:
         if arguments["repository"]:
             raise unsupported("'repository_name' specification is not supported")
-        if self._engine.is_draining:
+        if self._engine.phase.is_draining:
             raise unavailable("Server not ready")
 
     def _run(self, context: HttpContext, run: RunInThread, work: Callable[[], Sequence[Buffer]]) -> None:
@@ -145,16 +145,16 @@ class RepositoryRoutes:
     # --- on other threads -------------------------------------------------------------------------------------------
 
     def _survey(self, body: Buffer) -> Sequence[Buffer]:
-        return (encode_repository_index(self._engine.survey_repository(decode_index_request(body))),)
+        return (encode_repository_index(self._engine.views.survey_repository(decode_index_request(body))),)
 
     def _load(self, model: str, body: Buffer) -> Sequence[Buffer]:
         parameters = decode_load_parameters(body)
         check_files(parameters, self._may_bring_files)
-        self._engine.load_model(model, parameters, is_owner=self._may_bring_files())
+        self._engine.repository.load_model(model, parameters, is_owner=self._may_bring_files())
         return ()
 
     def _unload(self, model: str, body: Buffer) -> Sequence[Buffer]:
-        self._engine.unload_model(model, decode_unload_parameters(body))
+        self._engine.repository.unload_model(model, decode_unload_parameters(body))
         return ()
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from naiad.core.errors import unavailable
 from naiad.core.slices import Slices
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control_audit import audited
 from naiad.frontend.default_model import default_model
@@ -79,7 +79,7 @@ class RestApi:
                     self._generate.check,
                 ),
                 Route(r"/invocations", "inference", post(self._invoke)),
-                Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.server_metadata()))),
+                Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.views.server_metadata()))),
                 Route(r"/v2/health/live", "health", get(self._live)),
                 Route(r"/v2/health/ready", "health", get(self._ready)),
                 # Triton: the bare path has priority over a model named "stats".
@@ -87,13 +87,13 @@ class RestApi:
                 Route(
                     _MODEL,
                     "metadata",
-                    _document(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
+                    _document(lambda *version: encode_model_metadata(engine.views.model_metadata(*version))),
                 ),
                 Route(_MODEL + "/ready", "health", get(self._model_ready)),
                 Route(
                     _MODEL + "/config",
                     "model-config",
-                    _document(lambda *version: encode_model_config(engine.model_config(*version))),
+                    _document(lambda *version: encode_model_config(engine.views.model_config(*version))),
                 ),
                 Route(
                     _MODEL + "/stats",
@@ -103,7 +103,7 @@ class RestApi:
                 Route(
                     _MODEL + "/explain",
                     "statistics",
-                    _document(lambda *version: encode_explanation(engine.explanation(*version))),
+                    _document(lambda *version: encode_explanation(engine.views.explanation(*version))),
                 ),
                 *rollout_routes(engine),
                 *api_page.routes(with_page=self._with_page),
@@ -132,7 +132,7 @@ class RestApi:
         def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
             job = runner.run(
                 context.client,
-                _encoded(engine.statistics_in_slices(*arguments.values())),
+                _encoded(engine.views.statistics_in_slices(*arguments.values())),
                 0,
                 lambda body: context.respond(200, JSON_HEADERS, (body,)),
                 lambda error: respond_infer_error(context, error),
@@ -154,15 +154,15 @@ class RestApi:
     def _live(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         # A draining server is alive: after a failed liveness probe an orchestrator would kill it before it has
         # finished.
-        context.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
+        context.respond(200 if self._engine.views.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
 
     def _ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        if self._engine.is_draining:
+        if self._engine.phase.is_draining:
             raise unavailable("Server exiting")
-        context.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
+        context.respond(200 if self._engine.views.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
 
     def _model_ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        if self._engine.is_model_ready(arguments["model"], arguments["version"]):
+        if self._engine.views.is_model_ready(arguments["model"], arguments["version"]):
             context.respond(200, _TEXT_HEADERS, _NO_BODY)
         else:
             respond_error(context, 400, "Model version not ready")
