@@ -6,8 +6,8 @@ from naiad.engine.model_table import ModelTable
 from naiad.engine.phase import Phase
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.repository_commands import RepositoryCommands
-from naiad.engine.rollout.commands import RolloutCommands
 from naiad.engine.rollout.rollouts import Rollouts
+from naiad.engine.rollout_commands import RolloutCommands
 from naiad.engine.serving.served import Served
 from naiad.engine.views import Views
 from naiad.memory.regions import SharedMemory
@@ -26,7 +26,7 @@ class Engine:
         shared_memory: SharedMemory | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """`processes`: those of the server, if it has more than one."""
+        """`processes`: all processes of the server, if it has more than one."""
         processes = processes or OneProcess()
         self.phase = Phase()
         """Whether the server starts or drains."""

@@ -53,7 +53,7 @@ class _AbandonedStartError(InferError):
 
 
 class _Hosting:
-    """What a server in a thread tells its program."""
+    """What a server in a thread reports to its program."""
 
     def __init__(self, on_serving: Callable[[], object]) -> None:
         self._on_serving = on_serving

@@ -60,7 +60,7 @@ def own_counts(engine: Engine) -> CountRollouts:
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """The parts of a server; the defaults are those of one that has the process for itself."""
+    """The parts of a server; the defaults make a server that has the process for itself."""
 
     stop: StopSignal
     """Says when to exit."""
