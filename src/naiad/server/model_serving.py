@@ -58,7 +58,8 @@ class ModelServing:
     ) -> None:
         """`backends`: objects for backends that no package has, see `BackendRegistry`.
 
-        `processes`: all processes of the server, if it has several. `wrap_version` returns what serves in place of a version.
+        `processes`: all processes of the server, if it has several. `wrap_version` returns what serves in place of a
+        version.
         """
         self._options = options
         use_triton_codes(options.uses_triton_codes)
