@@ -11,7 +11,8 @@ from naiad.backend.api import Instance, Model
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.request_limits import RequestLimits
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
+from naiad.engine.inference import Inference
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.metrics.metrics import Registry
@@ -53,17 +54,21 @@ class MemoryTransport(asyncio.Transport):
         self.is_paused = False
 
 
-class EngineWithoutModels(Engine):
+class InferenceWithoutModels(Inference):
     """Knows every model; a subclass executes."""
 
     def __init__(self, *, is_decoupled: bool) -> None:
-        super().__init__(server_id="bench", metrics=Registry())
+        self.engine = Engine(server_id="bench", metrics=Registry())
+        super().__init__(self.engine.models, self.engine.shared_memory)
+        self.engine.inference = self
         self._served = SimpleNamespace(is_decoupled=is_decoupled)
+        self.served = self._found  # every model is there
+        self.engine.models.served = self._found  # type: ignore[method-assign]
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         return RequestLimits(name, 2, 2)
 
-    def served(self, name: str, version: str = "") -> Any:
+    def _found(self, name: str, version: str = "") -> Any:
         return self._served
 
 

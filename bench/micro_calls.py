@@ -3,7 +3,8 @@
     python -m bench.micro_calls [gRPC | "HTTP binary" | "HTTP JSON"]
 
 One client sends one request at a time. Between two signals the server counts the calls of its main thread and divides
-them by the calls of `Engine.submit`. Turns of busy polling do not count: the client's speed determines their number.
+them by the calls of `Inference.submit`. Turns of busy polling do not count: the speed of the client determines how
+many there are.
 """
 
 import json
@@ -50,7 +51,7 @@ def serve() -> None:
             sys.setprofile(count)
             return
         sys.setprofile(None)
-        requests = calls[next(key for key in calls if key[1] == "Engine.submit")]
+        requests = calls[next(key for key in calls if key[1] == "Inference.submit")]
         rows = [(number / requests, f"{Path(file).name} {name}") for (file, name), number in calls.most_common()]
         result = Path(os.environ[_RESULT])
         result.with_suffix(".part").write_text(json.dumps(rows))

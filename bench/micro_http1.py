@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from bench.in_memory import EngineWithoutModels, MemoryTransport, cpu_us
+from bench.in_memory import InferenceWithoutModels, MemoryTransport, cpu_us
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
@@ -22,7 +22,7 @@ from naiad.frontend.rest.routes import RestApi
 SHAPE = (1, 16)
 
 
-class EchoEngine(EngineWithoutModels):
+class EchoInference(InferenceWithoutModels):
     """Answers with the inputs."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def opcodes(one: Callable[[], None], count: int = 20) -> float:
 
 def measure(name: str, data: bytes, count: int = 100_000) -> None:
     loop = asyncio.new_event_loop()  # which never runs: no timer fires
-    server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
+    server = Http1Server(RestApi(EchoInference().engine).router().handle, loop)
     transport = MemoryTransport()
     connection = server.protocol()
     connection.connection_made(transport)

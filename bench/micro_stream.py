@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import hpack
 
-from bench.in_memory import EngineWithoutModels, MemoryTransport, cpu_us
+from bench.in_memory import InferenceWithoutModels, MemoryTransport, cpu_us
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
@@ -26,7 +26,7 @@ _REPEATS = 200
 _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class _Engine(EngineWithoutModels):
+class _Inference(InferenceWithoutModels):
     """Keeps the requests of a decoupled model."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ def main() -> None:
     _measure("encode a response of one output", lambda: encode_stream_response("", one_output), 1)
     _measure("encode a response of two outputs, id", lambda: encode_stream_response("7", two_outputs), 1)
 
-    engine = _Engine()
+    inference = _Inference()
     loop = asyncio.new_event_loop()
-    server = Http2Server(InferenceGrpcService(engine), loop)
+    server = Http2Server(InferenceGrpcService(inference.engine), loop)
     protocol = _open_stream(server)
     tensor = ModelInferRequest.InferInputTensor(name="COUNT", datatype="INT32", shape=[1])
     data = _RESPONSES.to_bytes(4, "little")
@@ -87,8 +87,8 @@ def main() -> None:
 
     def stream(response: InferResponse) -> None:
         protocol.data_received(received)
-        (request,) = engine.submitted
-        engine.submitted.clear()
+        (request,) = inference.submitted
+        inference.submitted.clear()
         for _ in range(_RESPONSES):
             request.on_response(request, response)
         request.on_response(request, last)

@@ -291,7 +291,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # repository
     Mutant(
         name="late_result",
-        file="src/naiad/repository/catalog.py",
+        file="src/naiad/repository/loads.py",
         text="            if plan.stop.is_requested:\n                stop_version(loaded, 0.0)\n",
         replacement="            if plan.stop.is_requested:\n",
         tests=("unit/repository/test_catalog.py",),

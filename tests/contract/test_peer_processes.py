@@ -16,6 +16,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from support.one_engine import OneEngine
 from support.uvloop_run import run
 from support.waiting import until
 
@@ -49,7 +50,7 @@ class Served:
         return False
 
 
-class Engine:
+class Engine(OneEngine):
     own_sequence_count = 0
 
     def __init__(self) -> None:
@@ -222,14 +223,14 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
 def test_foreign_sequences_are_known_at_the_sender(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
-            other.engine.own_sequence_count = 3
+            other.engine.in_flight.own_sequence_count = 3
             assert one.peers.live_sequence_count() == 0
             await forwarded(one, other, Client())
             assert one.peers.live_sequence_count() == 1  # there may be one: it has not been asked yet
             await until(lambda: one.peers.live_sequence_count() == 3)
-            other.engine.own_sequence_count = 0
+            other.engine.in_flight.own_sequence_count = 0
             await until(lambda: one.peers.live_sequence_count() == 0)
-            other.engine.own_sequence_count = 2
+            other.engine.in_flight.own_sequence_count = 2
             await until(lambda: one.peers.live_sequence_count() == 2)
             await other.peers.close()
             await until(lambda: one.peers.live_sequence_count() == 0)

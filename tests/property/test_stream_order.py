@@ -15,6 +15,7 @@ from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
+from support.one_engine import OneEngine
 
 HEADER = ResponseHeader("m", "1", ())
 
@@ -78,7 +79,7 @@ class Call:
         self.pump()
 
 
-class Engine:
+class Engine(OneEngine):
     def __init__(self):
         self.open = []
         self.shared_memory = SharedMemory()

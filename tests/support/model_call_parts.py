@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
+from support.one_engine import OneEngine
 
 if TYPE_CHECKING:
     from naiad.core.errors import InferError
@@ -73,7 +74,7 @@ class ManualLoop:
             callback(*args)
 
 
-class FakeEngine:
+class FakeEngine(OneEngine):
     """Takes what is asked of the engine, and rejects what the test chooses."""
 
     def __init__(self) -> None:

@@ -3,9 +3,10 @@
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits, unlimited
 from naiad.memory.regions import SharedMemory
+from support.one_engine import OneEngine
 
 
-class RecordingEngine:
+class RecordingEngine(OneEngine):
     """Notes what is submitted and cancelled; a test answers it."""
 
     def __init__(self) -> None:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, cancelled_request
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.repository.rollout_records import RolloutRecords
@@ -21,9 +21,10 @@ from support.engine_parts import Answers
 SPEC = TensorSpec("OUT", DataType.FP32, (2,))
 
 
-def member_engine() -> MemberEngine:
-    """Return the engine of one of several processes, without models."""
-    return MemberEngine(server_id="x", metrics=Registry())
+def member_engine() -> tuple[Engine, AllProcesses]:
+    """Return the engine of one of several processes, without models, and what asks all of them."""
+    processes = AllProcesses()
+    return Engine(server_id="x", metrics=Registry(), processes=processes), processes
 
 
 class ScriptedVersion(Served):
@@ -107,22 +108,22 @@ class Scene:
     def __init__(self, *versions: int, config: ModelConfig | None = None) -> None:
         self.loop = LaterLoop()
         self.engine = Engine(server_id="naiad", metrics=Registry(MetricsOptions()))
-        self.engine.keep_rollouts(RolloutRecords(), self.loop)  # type: ignore[arg-type]  # what is used of it
+        self.engine.rollout_commands.keep(RolloutRecords(), self.loop)  # type: ignore[arg-type]  # what is used of it
         self.versions = {version: ScriptedVersion(version, config) for version in versions}
         self.answers = Answers()
         self.publish()
 
     def publish(self) -> None:
         """Publish the versions, as after a load."""
-        self.engine.publish({"m": dict(self.versions)} if self.versions else {}, "m")
+        self.engine.models.publish({"m": dict(self.versions)} if self.versions else {}, "m")
 
     def change(self, **fields: Any) -> None:
         """Change the rollout as a client does."""
-        self.engine.apply_rollout("m", self.engine.changed_rollout("m", fields))
+        self.engine.rollout_commands.apply("m", self.engine.rollout_commands.changed("m", fields))
 
     def end(self) -> None:
         """End the rollout as a client does."""
-        self.engine.apply_rollout("m", self.engine.changed_rollout("m", None))
+        self.engine.rollout_commands.apply("m", self.engine.rollout_commands.changed("m", None))
 
     def send(self, count: int = 1, *, version: str = "", request_id: str = "", **fields: Any) -> list[InferRequest]:
         """Submit requests and return them."""
@@ -131,7 +132,7 @@ class Scene:
         )
         sent = [InferRequest(header, [bytes(8)], self.answers, id=request_id, arrival_ns=1) for _ in range(count)]
         for request in sent:
-            self.engine.submit(request)
+            self.engine.inference.submit(request)
         return sent
 
     def answer(self, data: bytes = bytes(8)) -> None:

@@ -14,7 +14,8 @@ from functools import partial
 from naiad.core.errors import InferError, cause_of, internal, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
+from naiad.engine.repository_commands import RepositoryCommands
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S
 from naiad.telemetry.last_resort import report
 
@@ -36,8 +37,8 @@ OnDone = Callable[[InferError | None], object]
 class ModelCommands:
     """Executes commands of models. Used on the event loop only."""
 
-    def __init__(self, models: Engine, loop: Loop) -> None:
-        self._models = models
+    def __init__(self, repository: RepositoryCommands, loop: Loop) -> None:
+        self._repository = repository
         self._loop = loop
         self._under_way: list[ModelCommand] = []
 
@@ -66,13 +67,15 @@ class ModelCommands:
         self, name: str, parameters: Mapping[str, object], on_done: OnDone, *, is_load: bool, broadcast: bool
     ) -> None:
         """Load or unload a model in a thread, in this process or in all."""
-        models, answer = self._models, _Once(on_done)
+        repository, answer = self._repository, _Once(on_done)
         done = partial(self._finish, answer, None)
         act: Callable[[], None]
         if is_load:
-            act = partial(models.broadcast_load if broadcast else models.load_model, name, parameters)
+            act = partial(repository.broadcast_load if broadcast else repository.load_model, name, parameters)
         else:
-            act = partial(models.broadcast_unload if broadcast else models.unload_model, name, parameters, done)
+            act = partial(
+                repository.broadcast_unload if broadcast else repository.unload_model, name, parameters, done
+            )
         threading.Thread(target=self._run, args=(name, act, answer), name=f"command:{name}", daemon=True).start()
 
     def _run(self, name: str, act: Callable[[], None], answer: "_Once") -> None:
@@ -154,12 +157,13 @@ class ModelCalls:
     def __init__(self, engine: Engine, loop: Loop, wait_timeout_s: float = DEFAULT_CALL_WAIT_TIMEOUT_S) -> None:
         """`wait_timeout_s`: time that a call may wait without being executed; 0 for no limit."""
         self.loop = loop
-        self._engine = engine
+        self._inference = engine.inference
+        self._views = engine.views
         self._wait_timeout_ns = int(wait_timeout_s * 1e9)
         self._open: dict[ModelCall, int] = {}
         """Monotonic time of the last check at which each call did not wait."""
         self._timer: TimerHandle | None = None
-        self._commands = ModelCommands(engine, loop)
+        self._commands = ModelCommands(engine.repository, loop)
 
     def submit(self, call: ModelCall) -> None:
         """Submit a call. Raises InferError if it is rejected; otherwise it must be closed."""
@@ -181,7 +185,7 @@ class ModelCalls:
         call.held = frozenset(held or ())
         self._open[call] = call.arrival_ns
         try:
-            self._engine.submit(call)
+            self._inference.submit(call)
         except InferError:
             del self._open[call]
             raise
@@ -190,7 +194,7 @@ class ModelCalls:
 
     def cancel(self, call: ModelCall) -> None:
         """Cancel a submitted call; it still gets a final response."""
-        self._engine.cancel(call)
+        self._inference.cancel(call)
 
     def close(self, call: ModelCall) -> None:
         """Note the final response of a call."""
@@ -198,12 +202,12 @@ class ModelCalls:
 
     def is_decoupled(self, name: str, version: str) -> bool:
         """Return whether a model is decoupled. Raises InferError if it is not ready."""
-        return self._engine.is_decoupled(name, version)
+        return self._inference.is_decoupled(name, version)
 
     def is_ready(self, name: str, version: str) -> bool:
         """Return whether a model is ready; an unknown one is not."""
         try:
-            return self._engine.is_model_ready(name, version)
+            return self._views.is_model_ready(name, version)
         except InferError:
             return False
 

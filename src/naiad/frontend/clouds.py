@@ -12,7 +12,7 @@ from typing import Protocol
 
 from naiad.core.errors import excerpt, invalid_argument, permission_denied
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.access import FORWARDED
 from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.frontend.control_audit import audited
@@ -175,7 +175,10 @@ class VertexAi:
     def check_model(self) -> None:
         """Raise InferError if there is no default model. Triton: the server then does not start."""
         model = self._options.default_model or only_model(self._engine, _VERTEX_ADVICE)
-        if all(model not in (row.name, getattr(row.name, "name", "")) for row in self._engine.repository_index(True)):
+        if all(
+            model not in (row.name, getattr(row.name, "name", ""))
+            for row in self._engine.views.repository_index(True)
+        ):
             raise invalid_argument(f"Expect the default model '{excerpt(model)}' is loaded")
 
     def _default_model(self) -> str:

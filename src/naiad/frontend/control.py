@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from naiad.core.errors import unavailable
 from naiad.core.slices import Slices
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.operation import AnyOperation
@@ -74,7 +74,7 @@ class ControlCalls:
     def handle(self, exchange: ControlExchange) -> None:
         """Handle a request. Raises InferError, as long as the operation does not continue elsewhere."""
         operation = exchange.operation
-        if operation.place == "control thread" and self._engine.is_draining:
+        if operation.place == "control thread" and self._engine.phase.is_draining:
             raise unavailable("Server not ready")
         run = self._threads.get(operation.place)
         if run is None:

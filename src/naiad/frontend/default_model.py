@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from naiad.core.errors import excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelState, name_of
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 
 _MAX_LISTED_MODELS = 5
 
@@ -17,7 +17,7 @@ def default_model(engine: Engine, name: str, advice: str) -> str:
     if name:
         return name
     ready = _ready_models(engine)
-    if engine.is_starting or (not ready and _is_loading(engine)):
+    if engine.phase.is_starting or (not ready and _is_loading(engine)):
         raise unavailable(
             "the server is still loading its models: send the request again when the server is ready, or name the "
             "model"
@@ -31,11 +31,11 @@ def only_model(engine: Engine, advice: str) -> str:
 
 
 def _ready_models(engine: Engine) -> list[str]:
-    return sorted({name_of(row.name) for row in engine.repository_index(ready_only=True)})
+    return sorted({name_of(row.name) for row in engine.views.repository_index(ready_only=True)})
 
 
 def _is_loading(engine: Engine) -> bool:
-    return any(row.state is ModelState.LOADING for row in engine.repository_index())
+    return any(row.state is ModelState.LOADING for row in engine.views.repository_index())
 
 
 def _only(names: Sequence[str], advice: str) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import CancelReason, HttpContext, version_of
 from naiad.frontend.router import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.json.control import encode_error
@@ -39,7 +39,7 @@ def respond(context: HttpContext, request_id: str, model: str, version: str, err
 
 def abandon(engine: Engine, request: InferRequest, why: CancelReason) -> None:
     """Cancel and log a request whose client has disconnected; there is no response."""
-    waited = engine.cancel(request)
+    waited = engine.inference.cancel(request)
     log("HTTP", request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unsupported
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, respond_error, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread
@@ -85,7 +85,7 @@ class MultiModelRoutes:
         models = [
             _row(name, model)
             for name, model in self._models.items()
-            if model.is_serving and self._engine.is_model_ready(model.name)
+            if model.is_serving and self._engine.views.is_model_ready(model.name)
         ]
         context.respond(200, JSON_HEADERS, (orjson.dumps({"models": models}),))
 
@@ -124,7 +124,7 @@ class MultiModelRoutes:
 
     def _load(self, directory: Path, name: str) -> Store:
         store = _open(directory, name)
-        self._engine.load_from(store, name)
+        self._engine.repository.load_from(store, name)
         return store
 
     def _loaded(self, context: HttpContext, model: _Model, store: Store) -> None:
@@ -154,7 +154,7 @@ class MultiModelRoutes:
         assert model.store is not None
         model.is_serving = False
         _log.info("Unloading SageMaker TargetModel: %s", excerpt(model.name))
-        work = functools.partial(self._engine.unload_from, model.store, model.name)
+        work = functools.partial(self._engine.repository.unload_from, model.store, model.name)
         done = functools.partial(self._unloaded, context, name)
         self._run_control(work, done, functools.partial(self._not_unloaded, context, model))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from naiad.core.errors import excerpt, not_found, unavailable
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.operations.operation import (
     AnyOperation,
     GrpcForm,
@@ -30,9 +30,9 @@ _HEALTH_SERVICES = ("", "inference.GRPCInferenceService", "grpc.health.v1.Health
 
 
 def _is_ready(engine: Engine) -> bool:
-    if engine.is_draining:
+    if engine.phase.is_draining:
         raise unavailable("Server exiting")
-    return engine.is_ready()
+    return engine.views.is_ready()
 
 
 def _health_reply(is_well: bool) -> RestReply:
@@ -65,7 +65,7 @@ def _encode_health(is_ready: bool) -> bytes:
 
 
 def _statistics(engine: Engine, request: ModelVersion) -> Slices[Sequence[VersionStatistics]]:
-    return engine.statistics_in_slices(request.model, request.version)
+    return engine.views.statistics_in_slices(request.model, request.version)
 
 
 def _statistics_reply(rows: Sequence[VersionStatistics]) -> Slices[RestReply]:
@@ -82,7 +82,7 @@ SERVER_METADATA = Operation(
     summary="Name, version and extensions of the server",
     rest=[RestForm("GET", "/v2", decode_nothing, json_reply(control_json.encode_server_metadata))],
     grpc=GrpcForm("ServerMetadata", _decode_no_message, control_grpc.encode_server_metadata),
-    call=lambda engine, _: engine.server_metadata(),
+    call=lambda engine, _: engine.views.server_metadata(),
 )
 SERVER_LIVE = Operation(
     name="server_live",
@@ -93,7 +93,7 @@ SERVER_LIVE = Operation(
     # A draining server is alive: after a failed liveness probe an orchestrator would kill it before it has finished.
     rest=[RestForm("GET", "/v2/health/live", decode_nothing, _health_reply)],
     grpc=GrpcForm("ServerLive", _decode_no_message, control_grpc.encode_flag),
-    call=lambda engine, _: engine.is_live(),
+    call=lambda engine, _: engine.views.is_live(),
 )
 SERVER_READY = Operation(
     name="server_ready",
@@ -112,7 +112,7 @@ HEALTH_CHECK = Operation(
     group="Server",
     summary="gRPC's standard health check",
     grpc=GrpcForm("/grpc.health.v1.Health/Check", _decode_health_check, _encode_health),
-    call=lambda engine, _: engine.is_ready(),
+    call=lambda engine, _: engine.views.is_ready(),
 )
 HEALTH_WATCH: AnyOperation = Operation(
     name="health_watch",
@@ -154,7 +154,7 @@ MODEL_METADATA = Operation(
     summary="Inputs, outputs and versions of a model",
     rest=[RestForm("GET", _MODEL, decode_version, json_reply(control_json.encode_model_metadata))],
     grpc=GrpcForm("ModelMetadata", _decode_model, control_grpc.encode_model_metadata),
-    call=lambda engine, request: engine.model_metadata(*request),
+    call=lambda engine, request: engine.views.model_metadata(*request),
 )
 MODEL_READY = Operation(
     name="model_ready",
@@ -164,7 +164,7 @@ MODEL_READY = Operation(
     summary="200 if the model can execute requests",
     rest=[RestForm("GET", _MODEL + "/ready", decode_version, _model_ready_reply)],
     grpc=GrpcForm("ModelReady", _decode_model, control_grpc.encode_flag),
-    call=lambda engine, request: engine.is_model_ready(*request),
+    call=lambda engine, request: engine.views.is_model_ready(*request),
 )
 MODEL_CONFIG = Operation(
     name="model_config",
@@ -174,7 +174,7 @@ MODEL_CONFIG = Operation(
     summary="The complete configuration of a model",
     rest=[RestForm("GET", _MODEL + "/config", decode_version, json_reply(control_json.encode_model_config))],
     grpc=GrpcForm("ModelConfig", _decode_model, control_grpc.encode_model_config),
-    call=lambda engine, request: engine.model_config(*request),
+    call=lambda engine, request: engine.views.model_config(*request),
 )
 EXPLANATION = Operation(
     name="explanation",
@@ -183,7 +183,7 @@ EXPLANATION = Operation(
     group="Models",
     summary="How requests of a model are scheduled",
     rest=[RestForm("GET", _MODEL + "/explain", decode_version, json_reply(control_json.encode_explanation))],
-    call=lambda engine, request: engine.explanation(*request),
+    call=lambda engine, request: engine.views.explanation(*request),
 )
 
 # --- rollouts: one decides which code serves, as a load does, so what restricts loads restricts it as well ----------
@@ -195,7 +195,7 @@ ROLLOUT = Operation(
     group="Models",
     summary="How requests are split between versions of a model",
     rest=[RestForm("GET", _ROLLOUT, lambda parameters, _: parameters["model"], json_reply(encode_status))],
-    call=lambda engine, model: engine.rollout_status(model),
+    call=lambda engine, model: engine.rollout_commands.status(model),
 )
 CHANGE_ROLLOUT: AnyOperation = Operation(
     name="change_rollout",

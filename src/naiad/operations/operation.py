@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.operations.requests import CommandOrder, ModelVersion
 from naiad.options.network.access import Category
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from naiad.core.errors import permission_denied, unsupported
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.operations.operation import (
     GrpcForm,
     MayBringFiles,
@@ -86,11 +86,11 @@ def _decode_unload(parameters: Mapping[str, str], body: Buffer) -> UnloadRequest
 
 
 def _load(engine: Engine, request: LoadRequest) -> None:
-    engine.load_model(request.model, request.parameters, is_owner=request.is_owner)
+    engine.repository.load_model(request.model, request.parameters, is_owner=request.is_owner)
 
 
 def _unload(engine: Engine, request: UnloadRequest) -> None:
-    engine.unload_model(request.model, request.parameters)
+    engine.repository.unload_model(request.model, request.parameters)
 
 
 MODELS = Operation(
@@ -100,7 +100,7 @@ MODELS = Operation(
     group="Models",
     summary="All models, versions and states",
     rest=[RestForm("GET", "/v2/models", decode_nothing, json_reply(control_json.encode_models))],
-    call=lambda engine, _: engine.survey_repository(),
+    call=lambda engine, _: engine.views.survey_repository(),
     place="index thread",
 )
 INDEX = Operation(
@@ -118,7 +118,7 @@ INDEX = Operation(
         )
     ],
     grpc=GrpcForm("RepositoryIndex", control_grpc.decode_index_request, control_grpc.encode_repository_index),
-    call=lambda engine, ready_only: engine.survey_repository(ready_only),
+    call=lambda engine, ready_only: engine.views.survey_repository(ready_only),
     place="index thread",
 )
 LOAD = Operation(

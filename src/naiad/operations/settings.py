@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.operations.operation import GrpcForm, Operation, RestForm, decode_nothing, json_reply
 from naiad.operations.requests import CommandOrder, TraceChanges
 from naiad.options.options import LogOptions
@@ -31,8 +31,8 @@ def _change_log(engine: Engine, changes: LogChanges) -> LogOptions:
 
 def _change_traces(engine: Engine, request: TraceChanges) -> TraceOptions:
     if request.changes:  # a gRPC request without changes only reads the settings
-        engine.change_trace_settings(request.model, request.changes)
-    return engine.trace_settings(request.model)
+        engine.inference.change_trace_settings(request.model, request.changes)
+    return engine.inference.trace_settings(request.model)
 
 
 def _settings_order(kind: str, subject: str, changes: Mapping[str, object]) -> CommandOrder | None:
@@ -85,7 +85,7 @@ TRACE_SETTINGS = Operation(
         RestForm("GET", _TRACE, _model, _trace_reply, group="Server", summary="Trace settings of the server"),
         RestForm("GET", _MODEL_TRACE, _model, _trace_reply),
     ],
-    call=lambda engine, model: engine.trace_settings(model),
+    call=lambda engine, model: engine.inference.trace_settings(model),
 )
 CHANGE_TRACE_SETTINGS = Operation(
     name="change_trace_settings",

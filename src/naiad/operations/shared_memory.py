@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.operations.operation import (
     GrpcForm,
     Operation,

@@ -3,11 +3,10 @@
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic
 
 from naiad.backend.load_stop import LoadStop
@@ -20,33 +19,18 @@ from naiad.core.errors import (
     cause_of,
     internal,
     invalid_argument,
-    unavailable,
 )
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
-from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
+from naiad.repository.loads import PreparedVersion, VersionLoads, reason_of, status_of, stop_version, traceback_of
+from naiad.repository.model_plan import ModelPlan, VersionLoader, by_dependency
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
-from naiad.telemetry.last_resort import report
 from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.25
-"""How often a load in progress is asked whether it has to end; its end is seen at once."""
-_STOP_S = 4.0
-"""After this, a load that was asked to end is not waited for any more."""
-_STOPPING = "the load was ended because the server is stopping"
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded(Generic[V]):
-    """A version that can be put in place."""
-
-    version: V
-    update: Update | None = None
-    """Set for a version that is already in place: the change that applies the new plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +71,11 @@ class Catalog(Generic[V]):
         """Whether the server starts although a store cannot be reached."""
         self._declare_rollout = declare_rollout
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
+        self._loads = VersionLoads(loader, retry_count=load_retry_count, timeout_s=load_timeout_s)
         self._load_thread_count = load_thread_count
-        self._load_retry_count = load_retry_count
-        self._abandoned = False
         self._failure_lock = threading.Lock()
         self.load_failure_count = 0
         """Failed loads: of models that could not be prepared, and of versions."""
-        self._loading_since_s: dict[tuple[str, int], float] = {}
-        self._load_timeout_s = load_timeout_s
-        self._stops: dict[str, LoadStop] = {}
-        """Of the loads in progress. A model is loaded by one piece of work at a time."""
-        self._deserted: Counter[str] = Counter()
-        """Loads without a waiting thread that have not ended, by model: a framework cannot be interrupted."""
-        self._deserted_changed = threading.Condition()
         self._agents: dict[str, AgentChain] = {}
         """The agents of the loaded models; changed only by loads and unloads."""
 
@@ -155,9 +131,7 @@ class Catalog(Generic[V]):
 
     def loading(self) -> Mapping[str, float]:
         """Return the names of the models that load now, and for how many seconds each has been loading."""
-        now_s = time.monotonic()
-        newest_first = sorted(self._loading_since_s.copy().items(), key=lambda item: -item[1])
-        return {name: now_s - since_s for (name, _), since_s in newest_first}
+        return self._loads.durations()
 
     def is_served(self, name: str) -> bool:
         """Return whether requests reach a version of a model."""
@@ -229,7 +203,7 @@ class Catalog(Generic[V]):
             plans = [plan for plan in map(self._plan, entries) if plan is not None]
             all_loaded = all_loaded and len(plans) == len(entries)
             for group in by_dependency(plans):
-                loads = [(plan, self._start_load(pool, plan)) for plan in group]
+                loads = [(plan, self._begin_load(pool, plan)) for plan in group]
                 for plan, futures in loads:
                     try:
                         self._finish_load(plan, futures)
@@ -252,12 +226,11 @@ class Catalog(Generic[V]):
         the caller to stop. `counts`: whether a failure makes a server unready that needs all its models. `stop` ends
         the load. Raises InferError with the failures.
         """
-        if plan.entry.key in self._deserted:
-            raise unavailable(f"an earlier load of '{plan.entry.key}', which was asked to end, has not ended yet")
+        self._loads.check_deserted(plan.entry.key)
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
         pool = ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load")
         try:
-            return self._finish_load(plan, self._start_load(pool, plan, kept, counts=counts, stop=stop))
+            return self._finish_load(plan, self._begin_load(pool, plan, kept, counts=counts, stop=stop))
         finally:
             pool.shutdown(wait=False)
             trim_heap()
@@ -265,16 +238,14 @@ class Catalog(Generic[V]):
     def dry_run(self, plan: ModelPlan, stop: LoadStop | None = None) -> None:
         """Load the versions of one model and release them, without any effect on served ones. Raises InferError."""
         failures = ""
-        stop = self._stops[plan.entry.key] = stop or LoadStop()
-        own = replace(plan, stop=stop)
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="dry_run") as pool:
-            futures = {version: pool.submit(self._load_version, own, version) for version in plan.versions}
-        self._stops.pop(plan.entry.key, None)
+            futures = self._loads.begin(pool, plan, stop=stop)
+        self._loads.end(plan.entry.key)
         for version, future in futures.items():
             try:
-                stop_version(future.result(), 0.0)
+                future.result().release()
             except Exception as error:
-                reason = _status_of(error)
+                reason = status_of(error)
                 _log.error("dry run: '%s' version %d would not load: %s", plan.entry.key, version, reason)
                 failures += f"version {version} would be at UNAVAILABLE state: {reason};\n"
         trim_heap()
@@ -283,9 +254,7 @@ class Catalog(Generic[V]):
 
     def abandon(self) -> None:
         """Cancel loading: loads in progress end at their next step, waiting ones do not begin."""
-        self._abandoned = True
-        for stop in list(self._stops.values()):
-            stop.request(_STOPPING)
+        self._loads.abandon()
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the unique models, and whether these are all models."""
@@ -325,7 +294,7 @@ class Catalog(Generic[V]):
     def _fail_model(self, name: str, error: Exception) -> None:
         # Triton: only models with an attempted load count.
         is_attempted = isinstance(error, UnloadableError)
-        self.note_failure(name, reason_of(error), counts=is_attempted, cause=_traceback_of(error))
+        self.note_failure(name, reason_of(error), counts=is_attempted, cause=traceback_of(error))
 
     def note_failure(
         self,
@@ -354,7 +323,7 @@ class Catalog(Generic[V]):
         """Remove a model that no store has any more from the index."""
         self._lifecycle.forget(name)
 
-    def _start_load(
+    def _begin_load(
         self,
         pool: ThreadPoolExecutor,
         plan: ModelPlan,
@@ -362,84 +331,26 @@ class Catalog(Generic[V]):
         *,
         counts: bool = True,
         stop: LoadStop | None = None,
-    ) -> "dict[int, Future[_Loaded[V]]]":
+    ) -> "dict[int, Future[PreparedVersion[V]]]":
         self._lifecycle.begin_load(plan.entry.key, plan.versions, counts=counts)
-        kept = kept or {}
-        stop = self._stops[plan.entry.key] = stop or LoadStop()
-        if self._abandoned:
-            stop.request(_STOPPING)
-        own = replace(plan, stop=stop)
-        return {number: pool.submit(self._bring, own, number, kept.get(number)) for number in plan.versions}
+        return self._loads.begin(pool, plan, kept, stop=stop)
 
-    def _bring(self, plan: ModelPlan, version: int, kept: V | None) -> _Loaded[V]:
-        """Load a version, or prepare the change of the one in place."""
-        if kept is not None:
-            update = self._loader.update(plan, version, kept)
-            if update is not None:
-                return _Loaded(kept, update)
-        return _Loaded(self._load_version(plan, version))
-
-    def _load_version(self, plan: ModelPlan, version: int) -> V:
-        name = plan.entry.key
-        key = (name, version)
-        self._loading_since_s[key] = time.monotonic()
-        limit = f"the load took longer than --max-load-seconds={self._load_timeout_s:g}"
-        timer = threading.Timer(self._load_timeout_s, plan.stop.request, [limit])
-        timer.daemon = True
-        try:
-            if self._load_timeout_s:
-                timer.start()
-            loaded = self._try_to_load(plan, version)
-            if plan.stop.is_requested:
-                stop_version(loaded, 0.0)
-                plan.stop.check()
-            return loaded
-        finally:
-            timer.cancel()
-            del self._loading_since_s[key]
-
-    def _try_to_load(self, plan: ModelPlan, version: int) -> V:
-        name = plan.entry.key
-        retries_left = self._load_retry_count
-        while True:
-            if self._abandoned:
-                raise unavailable("loading was abandoned because the server is stopping")
-            _log.info("loading: %s:%d", name, version)
-            try:
-                return self._load_now(plan, version)
-            except Exception as error:
-                plan.stop.check()  # the cause of any failure meanwhile
-                if not retries_left:
-                    raise
-                retries_left -= 1
-                _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
-
-    def _load_now(self, plan: ModelPlan, version: int) -> V:
-        try:
-            return self._loader.load(plan, version)
-        except Exception:
-            raise
-        except BaseException as error:
-            # SystemExit of a model's module, for example: it would leave the version in LOADING, and end the server
-            # where a task waits for the load.
-            raise internal(cause_of(error)) from error
-
-    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> Replaced:
+    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[PreparedVersion[V]]]") -> Replaced:
         """Wait for the versions of one model, put them in place and return the replaced ones. Raises InferError."""
         name = plan.entry.key
-        loaded: dict[int, _Loaded[V]] = {}
+        loaded: dict[int, PreparedVersion[V]] = {}
         failures = ""
         for version, future in futures.items():
             try:
-                loaded[version] = self._result(name, future)
+                loaded[version] = self._loads.result(name, future)
             except Exception as error:
-                reason = _status_of(error)
+                reason = status_of(error)
                 self._count_failure()
-                _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
+                _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
                 failures += f"version {version} is at UNAVAILABLE state: {reason};\n"
-        self._stops.pop(name, None)
-        if self._abandoned:
+        self._loads.end(name)
+        if self._loads.is_abandoned:
             failures = failures or "the server is stopping"
         if not failures:
             self._declare_rollout(name, plan.rollout)
@@ -451,56 +362,19 @@ class Catalog(Generic[V]):
             return Replaced(retired, [each for each in left_over if each is not None])
         # Triton: a set of versions is all or nothing; the loaded ones are released.
         for version, useless in loaded.items():
-            if useless.update is not None:
-                useless.update.discard()
-            else:
-                stop_version(useless.version, 0.0)
+            useless.release()
             self._lifecycle.fail_version(name, version, UNLOADED)
         if plan.agents is not None and self._agents.get(name) is not plan.agents:
             plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
-
-    def _result(self, name: str, future: "Future[_Loaded[V]]") -> _Loaded[V]:
-        """Wait for a version; not for longer than a moment after its load was asked to end. Raises what it raises."""
-        stop = self._stops[name]
-        while not stop.is_requested:
-            wait((future,), _LOOK_S)
-            if future.done():
-                return future.result()
-        wait((future,), _STOP_S)
-        if future.done():
-            return future.result()
-        if future.cancel():
-            raise unavailable(stop.reason)
-        _log.warning("the load of '%s' cannot be interrupted in its present step; its result will be discarded", name)
-        with self._deserted_changed:
-            self._deserted[name] += 1
-        future.add_done_callback(lambda done: self._discard(name, done))
-        raise unavailable(stop.reason)
-
-    def _discard(self, name: str, future: "Future[_Loaded[V]]") -> None:
-        """Release what a deserted load has made."""
-        if not future.cancelled() and future.exception() is None:
-            loaded = future.result()
-            if loaded.update is not None:
-                loaded.update.discard()
-            else:
-                stop_version(loaded.version, 0.0)
-        _log.info("a load of '%s' that was asked to end has ended", name)
-        with self._deserted_changed:
-            self._deserted[name] -= 1
-            if not self._deserted[name]:
-                del self._deserted[name]
-            self._deserted_changed.notify_all()
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
     def unload_all(self, timeout_s: float) -> bool:
         """Unload everything in parallel; return whether every accepted request finished within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
-        with self._deserted_changed:
-            if not self._deserted_changed.wait_for(lambda: not self._deserted, max(0.0, timeout_s)):
-                return False
+        if not self._loads.wait_deserted(timeout_s):
+            return False
         names = sorted({row.name for row in self._lifecycle.rows() if row.state is ModelState.READY})
         if not names:
             return True
@@ -551,28 +425,3 @@ class Catalog(Generic[V]):
             return []
         before.unload()
         return [before]
-
-
-def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
-    """Stop a version; a failure is logged only."""
-    try:
-        return loaded.stop(timeout_s)
-    except BaseException as error:
-        report("stopping a model version", error)
-        return True
-
-
-def reason_of(error: Exception) -> str:
-    """Return the reason of a failed load: the message of an InferError, type and text of any other exception."""
-    return error.message if isinstance(error, InferError) else cause_of(error)
-
-
-def _status_of(error: Exception) -> str:
-    """Return `reason_of` after the code, as in Triton's reason of a failed version."""
-    code = error.code if isinstance(error, InferError) else ErrorCode.INTERNAL
-    return f"{code.words}: {reason_of(error)}"
-
-
-def _traceback_of(error: Exception) -> Exception | None:
-    """Return the exception to log with a traceback: only unexpected failures, and only in a verbose log."""
-    return None if isinstance(error, InferError) or not _log.isEnabledFor(logging.DEBUG) else error

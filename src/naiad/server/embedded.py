@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.client.client import InferResult, encode_tensors
@@ -13,25 +14,19 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array
-from naiad.engine.serving.served import Served
 from naiad.options.options import RepositoryOptions, ServerOptions
-from naiad.repository.control.triggers import RepositoryControl
-from naiad.server.app import Server
+from naiad.server.model_serving import ModelServing
 from naiad.telemetry.statistics.version import VersionStatistics
+
+if TYPE_CHECKING:
+    from naiad.engine.serving.served import Served
+    from naiad.repository.control.triggers import RepositoryControl
 
 _UNLOAD_S = 10.0
 """Time for models to unload."""
 
 
-class _PortlessServer(Server):
-    def _attach(self) -> RepositoryControl[Served]:
-        loop = asyncio.get_running_loop()
-        control = self._make_control(self._make_catalog(self._make_loader(loop, None)), loop)
-        self._engine.attach(control)
-        return control
-
-
-class EmbeddedServer(_PortlessServer):
+class EmbeddedServer:
     """Models of a repository in this process, for one event loop."""
 
     def __init__(
@@ -54,16 +49,19 @@ class EmbeddedServer(_PortlessServer):
         if default_max_batch_size:
             settings[""] = {DEFAULT_MAX_BATCH_SIZE_SETTING: str(default_max_batch_size)}
         options = RepositoryOptions(paths=(repository,), control_mode=mode)
-        super().__init__(ServerOptions(repository=options, backend_config=settings, allow_pickle=may_unpickle))
+        self._serving = ModelServing(
+            ServerOptions(repository=options, backend_config=settings, allow_pickle=may_unpickle)
+        )
+        self._engine = self._serving.engine
 
     async def start(self) -> None:
         """Load the models. Raises InferError if the repository cannot be opened or one of `models` does not load."""
-        control = self._control = self._attach()
+        control = self._control = self._serving.open()
         for model in self._models:
             await asyncio.to_thread(control.load_model, model, {})
         if not self._models:
             await asyncio.to_thread(control.load_at_start)
-        self._engine.set_started()
+        self._engine.phase.is_starting = False
 
     async def close(self) -> None:
         """Unload the models when their requests have ended, within 10 s."""
@@ -75,7 +73,7 @@ class EmbeddedServer(_PortlessServer):
 
         Raises InferError if it is rejected; then `on_response` is not called.
         """
-        self._engine.submit(request)
+        self._engine.inference.submit(request)
 
     async def infer(
         self, model: str, inputs: Mapping[str, Array], *, version: str = "", outputs: Iterable[str] = ()
@@ -110,19 +108,19 @@ class EmbeddedServer(_PortlessServer):
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a submitted request."""
-        self._engine.cancel(request)
+        self._engine.inference.cancel(request)
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """Return names, datatypes and shapes of a model. Raises InferError if it is not ready."""
-        return self._engine.model_metadata(name, version)
+        return self._engine.views.model_metadata(name, version)
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         """Return the complete configuration of a model. Raises InferError if it is not ready."""
-        return self._engine.model_config(name, version)
+        return self._engine.views.model_config(name, version)
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of all versions of a model, or of all models (no name)."""
-        return self._engine.statistics(name, version)
+        return self._engine.views.statistics(name, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +137,21 @@ def try_to_load(options: ServerOptions, model: str) -> TrialOutcome:
 
     Raises InferError if the repository cannot be opened.
     """
-    return asyncio.run(_Trial(options).load(model))
+    return asyncio.run(_try_to_load(ModelServing(options), model))
 
 
-class _Trial(_PortlessServer):
-    async def load(self, model: str) -> TrialOutcome:
-        control = self._attach()
-        self._engine.set_started()
-        start_s = time.monotonic()
-        failures: Sequence[str] = ()
-        try:
-            await asyncio.to_thread(control.load_model, model, {})
-        except InferError as error:
-            failures = _reasons(control.catalog.index(), model) or (error.message.strip(),)
-        seconds = time.monotonic() - start_s
-        await asyncio.to_thread(control.unload_all, _UNLOAD_S)
-        return TrialOutcome(failures, seconds)
+async def _try_to_load(serving: ModelServing, model: str) -> TrialOutcome:
+    control = serving.open()
+    serving.engine.phase.is_starting = False
+    start_s = time.monotonic()
+    failures: Sequence[str] = ()
+    try:
+        await asyncio.to_thread(control.load_model, model, {})
+    except InferError as error:
+        failures = _reasons(control.catalog.index(), model) or (error.message.strip(),)
+    seconds = time.monotonic() - start_s
+    await asyncio.to_thread(control.unload_all, _UNLOAD_S)
+    return TrialOutcome(failures, seconds)
 
 
 def _reasons(rows: Sequence[IndexEntry], model: str) -> Sequence[str]:

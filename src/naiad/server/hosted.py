@@ -15,11 +15,12 @@ import uvloop
 from naiad.backend.api import Backend
 from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.model import IndexEntry
+from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
 from naiad.options.options import ServerOptions
-from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl
 from naiad.server.app import Server
+from naiad.server.parts import ServerParts, announce
 from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import FailedStartError, StopSignal, raise_file_limit
 
@@ -51,42 +52,28 @@ class _AbandonedStartError(InferError):
         super().__init__(ErrorCode.CANCELLED, "the server was stopped while its models were loading")
 
 
-class _Server(Server):
-    """A server that reports its start, and leaves the process alone."""
+class _Hosting:
+    """What a server in a thread reports to its program."""
 
-    control: RepositoryControl[Served] | None = None
-    ports: Mapping[str, int]
-    exit_status = 0
-
-    def __init__(
-        self, options: ServerOptions, stop: StopSignal, backends: Sequence[Backend], on_serving: Callable[[], object]
-    ) -> None:
-        super().__init__(options, stop, backends=backends)
+    def __init__(self, on_serving: Callable[[], object]) -> None:
         self._on_serving = on_serving
         self._is_serving = False
-        self.ports = {}
+        self.ports: Mapping[str, int] = {}
+        """The open ports by the prefix of their flags."""
+        self.exit_status = 0
 
-    def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
-        self.control = super()._make_control(catalog, loop)
-        return self.control
-
-    def _serves(self, ports: Ports) -> None:
-        super()._serves(ports)
+    def serves(self, options: ServerOptions, engine: Engine, ports: Ports) -> None:
+        """Note the ports of a server that serves."""
+        announce(options, engine, ports)
         self.ports = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
         self._is_serving = True
         self._on_serving()
 
-    def _settle(self) -> None:
-        """Leave the garbage collector to the program."""
-
-    def _end(self, status: int) -> None:
+    def end(self, status: int) -> None:
         """Give up what is still running: its threads are daemons."""
         if not self._is_serving:
             raise _AbandonedStartError
         self.exit_status = status
-
-    def index(self) -> Sequence[IndexEntry]:
-        return self._engine.repository_index()
 
 
 class HostedServer:
@@ -97,9 +84,10 @@ class HostedServer:
         self._options = options
         self._backends = backends
         self._stop = _ThreadStop()
-        self._server: _Server | None = None
+        self._server: Server | None = None
         self._is_decided = threading.Event()
         """The server serves, or its start has failed."""
+        self._hosting = _Hosting(self._is_decided.set)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="naiad server", daemon=True)
 
@@ -130,7 +118,7 @@ class HostedServer:
 
     def port(self, service: str) -> int:
         """Return the open port of `http`, `grpc` or `metrics`; 0 for none."""
-        return 0 if self._server is None else self._server.ports.get(service, 0)
+        return self._hosting.ports.get(service, 0)
 
     def load_model(self, name: str) -> None:
         """Load a model of the repository, or load it again. Raises InferError."""
@@ -142,7 +130,7 @@ class HostedServer:
 
     def index(self) -> Sequence[IndexEntry]:
         """Return the models and versions of the repository with their states."""
-        return () if self._server is None else self._server.index()
+        return () if self._server is None else self._server.engine.views.repository_index()
 
     def stop(self) -> bool:
         """Stop taking requests, finish those in flight, unload the models; return whether all ended in time.
@@ -152,7 +140,7 @@ class HostedServer:
         self._stop.set_from_thread()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        return self._server is None or self._server.exit_status == 0
+        return self._hosting.exit_status == 0
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the server; False after `timeout_s`."""
@@ -177,7 +165,14 @@ class HostedServer:
             self._is_decided.set()
 
     async def _serve(self) -> None:
-        server = self._server = _Server(self._options, self._stop, self._backends, self._is_decided.set)
+        parts = ServerParts(
+            self._stop,
+            backends=self._backends,
+            on_serving=self._hosting.serves,
+            tune=lambda: None,  # the garbage collector is the program's
+            end=self._hosting.end,
+        )
+        server = self._server = Server(self._options, parts)
         await server.run()
 
 

@@ -10,7 +10,7 @@ import time
 
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.repository.rollout_records import FoundRecord, RolloutRecords
 
 _log = logging.getLogger(__name__)
@@ -54,22 +54,22 @@ class RolloutFollower:
             stored = self._records.known(key)
             if stored is not None and self._engine.rollouts.followed(key, stored) is not None:
                 self._follow(key, FoundRecord(stored))  # what could not be applied before
-            elif self._engine.rollout_changes.is_behind(key, state):
+            elif self._engine.rollout_commands.changes.is_behind(key, state):
                 await self._keep(key, state)
             elif self._spread.get(key) != state:
                 self._give(key, state)
 
     def _follow(self, key: str, found: FoundRecord) -> None:
-        if found.state is None or key in self._busy or not self._engine.is_loaded(key):
+        if found.state is None or key in self._busy or not self._engine.models.is_loaded(key):
             return
         self._busy.add(key)
-        self._engine.rollout_changes.follow(key, found.state, functools.partial(self._done, key))
+        self._engine.rollout_commands.changes.follow(key, found.state, functools.partial(self._done, key))
 
     def _give(self, key: str, state: RolloutState) -> None:
         """Give all processes the state of this one: they may have read different ones when they started."""
         self._busy.add(key)
         self._spread[key] = state
-        self._engine.broadcast_rollout(key, state, functools.partial(self._done, key), is_stored=True)
+        self._engine.rollout_commands.broadcast(key, state, functools.partial(self._done, key), is_stored=True)
 
     def _done(self, key: str, error: InferError | None) -> None:
         self._busy.discard(key)

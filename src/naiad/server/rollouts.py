@@ -22,7 +22,7 @@ from naiad.config.rollout.guard import (
 from naiad.config.rollout.state import RolloutState, promoted, rolled_back, stepped
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.telemetry.last_resort import keep_running_task
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class RolloutKeeper:
             return
         watch.is_deciding = True
         after = _after(state, decision, name_of(key))
-        self._engine.rollout_changes.decide(
+        self._engine.rollout_commands.changes.decide(
             key, after, functools.partial(self._decided, key, watch, state, after, decision)
         )
 
@@ -110,7 +110,7 @@ class RolloutKeeper:
             # A client has changed the rollout at the same time, or a process was replaced: the next check decides.
             _log.warning("the rollout of model '%s' could not be changed: %s", name_of(key), error.message)
         elif decision.verdict is GuardVerdict.ROLL_BACK:
-            self._engine.report_rollback(key, before, decision.limit, decision.text)
+            self._engine.rollout_commands.report_rollback(key, before, decision.limit, decision.text)
         else:
             _log.info("rollout of model '%s': %s", name_of(key), after.note)
 

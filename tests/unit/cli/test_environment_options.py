@@ -7,7 +7,7 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.options.sources.command_line import OptionError, parse_options
-from naiad.server.app import open_stores
+from naiad.server.model_serving import open_stores
 
 VERTEX = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "5234", "AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}
 

@@ -24,7 +24,7 @@ class Router:
             return SimpleNamespace(config=ModelConfig(name=name))
         raise not_found(f"Request for unknown model: '{name}' is not there")
 
-    def repository_index(self) -> Sequence[IndexEntry]:
+    def index(self) -> Sequence[IndexEntry]:
         return self._rows
 
 
@@ -39,7 +39,8 @@ FAILED = IndexEntry("a", "1", ModelState.UNAVAILABLE, "Internal: no luck")
 
 
 def test_members_are_found_by_name() -> None:
-    assert find_members(ensemble(1), Router(["a"], [READY])) == {"a": ModelConfig(name="a")}  # type: ignore[arg-type]
+    router = Router(["a"], [READY])
+    assert find_members(ensemble(1), router, router.index) == {"a": ModelConfig(name="a")}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -59,5 +60,5 @@ def test_members_are_found_by_name() -> None:
 def test_missing_member_is_named(version: int, rows: Sequence[IndexEntry], words: str) -> None:
     router = Router(["a"] if READY in rows else [], rows)
     with pytest.raises(InferError) as caught:
-        find_members(ensemble(version), router)  # type: ignore[arg-type]
+        find_members(ensemble(version), router, router.index)  # type: ignore[arg-type]
     assert caught.value.message.startswith(words)

@@ -37,10 +37,10 @@ class Replica:
     def __init__(self, directory: Path, *, notes: type[Notes] = Notes, cache: Path | None = None) -> None:
         self.scene = Scene(1, 2)
         self.engine = self.scene.engine
-        self.engine.set_started()
+        self.engine.phase.is_starting = False
         self.records = RolloutRecords(cache=cache)
         self.entry = ModelEntry("m", directory / "m", {}, notes=notes(directory))
-        self.engine.keep_rollouts(self.records, asyncio.get_running_loop())
+        self.engine.rollout_commands.keep(self.records, asyncio.get_running_loop())
         self.follower = RolloutFollower(self.engine, self.records)
         self.load()
 
@@ -52,7 +52,7 @@ class Replica:
 
     async def change(self, fields: Mapping[str, object] | None) -> InferError | None:
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
-        self.engine.rollout_changes.change("m", fields, done.set_result)
+        self.engine.rollout_commands.changes.change("m", fields, done.set_result)
         return await done
 
     async def look(self) -> None:
@@ -191,7 +191,7 @@ def test_record_of_a_read_only_repository_is_cached(tmp_path: Path, caplog: pyte
         replica = Replica(tmp_path, notes=ReadOnlyNotes, cache=cache)
         for weight in (10, 20):
             assert await replica.change({"stable": 1, "canary": 2, "weight": weight}) is None
-        assert replica.engine.rollout_status("m").record.startswith(str(cache))
+        assert replica.engine.rollout_commands.status("m").record.startswith(str(cache))
         again = Replica(tmp_path, notes=ReadOnlyNotes, cache=cache)
         assert again.state == replica.state
         # Once the repository can be written, the record is there for all.

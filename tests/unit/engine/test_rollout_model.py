@@ -29,26 +29,28 @@ class TestNames:
         scene = Scene(1, 2)
         newest = scene.versions[2]
         for name in ("", "-1", "2", "latest", "stable", "canary"):
-            assert scene.engine.served("m", name) is newest
-        assert scene.engine.served("m", "1") is scene.versions[1]
+            assert scene.engine.inference.served("m", name) is newest
+        assert scene.engine.inference.served("m", "1") is scene.versions[1]
 
     def test_names_lead_to_versions_of_the_rollout(self) -> None:
         scene = Scene(1, 2, 3)
         scene.change(stable=1, canary=2, aliases={"champion": 1})
-        found = [scene.engine.served("m", name).version for name in ("stable", "canary", "latest", "champion")]
+        found = [
+            scene.engine.inference.served("m", name).version for name in ("stable", "canary", "latest", "champion")
+        ]
         assert found == ["1", "2", "3", "1"]
 
     def test_canary_without_a_declared_one_is_stable(self) -> None:
         scene = Scene(1, 2)
         scene.change(to=1)
-        assert scene.engine.served("m", "canary") is scene.versions[1]
+        assert scene.engine.inference.served("m", "canary") is scene.versions[1]
 
     def test_unknown_name_is_refused_with_the_known_ones(self) -> None:
         scene = Scene(1, 2)
         scene.engine.attach(IndexOf(scene))  # type: ignore[arg-type]  # the part that a look-up needs
         scene.change(stable=1, aliases={"champion": 1})
         with pytest.raises(InferError, match="or a name: canary, champion, latest, stable") as caught:
-            scene.engine.served("m", "champignon")
+            scene.engine.inference.served("m", "champignon")
         assert caught.value.code is ErrorCode.INVALID_ARG
 
     def test_missing_canary_is_not_replaced_by_another_version(self) -> None:
@@ -58,25 +60,25 @@ class TestNames:
         del scene.versions[2]
         scene.publish()
         with pytest.raises(InferError, match="version 2, which is 'canary' in the rollout"):
-            scene.engine.served("m", "canary")
+            scene.engine.inference.served("m", "canary")
 
     def test_metadata_of_a_name_has_its_version(self) -> None:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2)
-        assert scene.engine.model_metadata("m", "canary").versions == ["2"]
-        assert scene.engine.model_metadata("m").versions == ["1", "2"]
+        assert scene.engine.views.model_metadata("m", "canary").versions == ["2"]
+        assert scene.engine.views.model_metadata("m").versions == ["1", "2"]
 
     def test_statistics_have_each_version_once(self) -> None:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2, weight=50)
-        assert [row.version for row in scene.engine.statistics("m")] == ["1", "2"]
-        assert [row.version for row in scene.engine.statistics("m", "canary")] == ["2"]
+        assert [row.version for row in scene.engine.views.statistics("m")] == ["1", "2"]
+        assert [row.version for row in scene.engine.views.statistics("m", "canary")] == ["2"]
 
     def test_requests_in_flight_count_once(self) -> None:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2, weight=50)
         scene.send(6)
-        assert scene.engine.in_flight_count == 6
+        assert scene.engine.in_flight.count == 6
 
 
 class IndexOf:
@@ -122,7 +124,7 @@ class TestSplit:
         scene.send(5, version="1")
         scene.send(3, version="stable")
         assert scene.seen() == [8, 0]
-        assert scene.engine.rollout_status("m").counts.stable.requests == 0
+        assert scene.engine.rollout_commands.status("m").counts.stable.requests == 0
 
     @pytest.mark.parametrize("sticky", ["user", "request_id"])
     def test_equal_keys_reach_the_same_version(self, sticky: str) -> None:
@@ -155,9 +157,9 @@ class TestSplit:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2, weight=100)
         request = scene.send()[0]
-        assert scene.engine.cancel(request)
+        assert scene.engine.inference.cancel(request)
         assert versions_of(scene) == ["2"]
-        counts = scene.engine.rollout_status("m").counts.canary
+        counts = scene.engine.rollout_commands.status("m").counts.canary
         assert (counts.requests, counts.errors) == (0, 0)
 
 
@@ -184,7 +186,7 @@ class TestBadCanary:
         scene.send(3)
         scene.answer()
         assert versions_of(scene) == ["1"] * 3
-        counts = scene.engine.rollout_status("m").counts
+        counts = scene.engine.rollout_commands.status("m").counts
         assert (counts.canary.errors, counts.stable.requests, counts.stable.errors) == (3, 3, 0)
 
     def test_versions_share_no_memos_of_a_header(self) -> None:
@@ -193,13 +195,13 @@ class TestBadCanary:
         header = RequestHeader(model_name="m", parameters={"user": "u"})
         header.admission = "of stable"
         for _ in range(10):
-            scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+            scene.engine.inference.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
         (stable,), (canary,) = ({request.header for request in each.seen} for each in scene.versions.values())
         assert (stable, stable.admission) == (header, "of stable")
         assert (canary.admission, canary.model_name, canary.parameters) == (None, "m", {"user": "u"})
         scene.versions[2].rejection = lambda request: unavailable("full")
-        scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
-        scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+        scene.engine.inference.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+        scene.engine.inference.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
         assert {request.header for request in scene.versions[1].seen} == {header}
 
     def test_requests_that_both_versions_reject_count_for_none(self) -> None:
@@ -209,7 +211,7 @@ class TestBadCanary:
             version.rejection = lambda request: invalid_argument("a wrong shape")
         with pytest.raises(InferError, match="a wrong shape"):
             scene.send()
-        assert scene.engine.rollout_status("m").counts.canary.requests == 0
+        assert scene.engine.rollout_commands.status("m").counts.canary.requests == 0
 
     def test_errors_of_responses_are_counted(self) -> None:
         scene = Scene(1, 2)
@@ -217,7 +219,7 @@ class TestBadCanary:
         scene.send(10)
         scene.versions[1].answer()
         scene.versions[2].answer(error=internal("broken"))
-        counts = scene.engine.rollout_status("m").counts
+        counts = scene.engine.rollout_commands.status("m").counts
         assert (counts.stable.requests, counts.stable.errors) == (5, 0)
         assert (counts.canary.requests, counts.canary.errors) == (5, 5)
 
@@ -227,21 +229,21 @@ class TestReadiness:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2, weight=50)
         scene.versions[2].reason = "ill"
-        assert scene.engine.is_model_ready("m")
+        assert scene.engine.views.is_model_ready("m")
         scene.versions[1].reason = "ill"
-        assert not scene.engine.is_model_ready("m")
-        assert not scene.engine.is_model_ready("m", "stable")
+        assert not scene.engine.views.is_model_ready("m")
+        assert not scene.engine.views.is_model_ready("m", "stable")
 
     def test_model_without_stable_is_not_ready(self) -> None:
         scene = Scene(1, 2)
         scene.engine.attach(IndexOf(scene))  # type: ignore[arg-type]  # the part that a look-up needs
-        scene.engine.set_started()
+        scene.engine.phase.is_starting = False
         scene.change(stable=1, canary=2, weight=50)
-        assert scene.engine.is_ready()
+        assert scene.engine.views.is_ready()
         del scene.versions[1]
         scene.publish()
-        assert not scene.engine.is_ready()
-        assert not scene.engine.is_model_ready("m")
+        assert not scene.engine.views.is_ready()
+        assert not scene.engine.views.is_model_ready("m")
         with pytest.raises(InferError, match="version 1, which is 'stable' in the rollout"):
             scene.send()
 
@@ -288,7 +290,7 @@ class TestLifeOfARollout:
         scene = Scene(1, 2)
         scene.change(to=1)
         scene.end()
-        assert scene.engine.served("m") is scene.versions[2]
+        assert scene.engine.inference.served("m") is scene.versions[2]
         with pytest.raises(InferError, match="has no rollout"):
             scene.end()
 
@@ -300,11 +302,11 @@ class TestLifeOfARollout:
         del scene.versions[1]
         scene.publish()
         with pytest.raises(InferError):
-            scene.engine.served("m")
+            scene.engine.inference.served("m")
         assert "naiad rollout m --allow 2" in scene.engine.rollouts.refusal("m")
-        assert scene.engine.served("m", "2") is scene.versions[2]
+        assert scene.engine.inference.served("m", "2") is scene.versions[2]
         scene.change(allow=2)
-        assert scene.engine.served("m") is scene.versions[2]
+        assert scene.engine.inference.served("m") is scene.versions[2]
 
     def test_state_that_is_not_newer_is_refused(self) -> None:
         scene = Scene(1, 2)
@@ -312,12 +314,12 @@ class TestLifeOfARollout:
         scene.change(to=2)
         for state in (RolloutState(Rollout(1), revision=1), RolloutState(Rollout(1), "another file", 9)):
             with pytest.raises(InferError, match="changed at the same time"):
-                scene.engine.apply_rollout("m", state)
+                scene.engine.rollout_commands.apply("m", state)
         assert scene.send()[0].model.version == "2"
 
     def test_state_before_the_load_applies_to_it(self) -> None:
         scene = Scene()
-        scene.engine.apply_rollout("m", RolloutState(Rollout(1), revision=4))
+        scene.engine.rollout_commands.apply("m", RolloutState(Rollout(1), revision=4))
         scene.versions = Scene(1, 2).versions
         scene.engine.rollouts.declare("m", None)
         scene.publish()
@@ -341,9 +343,9 @@ class TestLifeOfARollout:
         scene.send(4)
         scene.answer()
         scene.publish()
-        assert scene.engine.rollout_status("m").counts.stable.requests == 2
+        assert scene.engine.rollout_commands.status("m").counts.stable.requests == 2
         scene.change(weight=60)
-        assert scene.engine.rollout_status("m").counts.stable.requests == 0
+        assert scene.engine.rollout_commands.status("m").counts.stable.requests == 0
         totals = dict(scene.engine.rollouts.totals())["m"].requests
         assert totals == {("stable", "1", "success"): 2, ("canary", "2", "success"): 2}
 
@@ -464,12 +466,12 @@ def test_calls_are_traced_with_their_requests(tmp_path: Path, is_classified: boo
     scene = Scene(1, 2)
     scene.change(stable=1, canary=2, weight=100)
     tracer = Tracer(TraceOptions(level=("TIMESTAMPS",), rate=1, file=str(tmp_path / "trace")))
-    scene.engine.trace(tracer)
+    scene.engine.inference.trace(tracer)
     outputs = [RequestedOutput("OUT", classification=1)] if is_classified else []
     request = scene.send(request_id="parent", outputs=outputs)[0]
     call = make_call(FakeServed("m"), FakeServed("m"))
     call.id, call.traced_with, call.on_response = "child", request, scene.answers
-    scene.engine.submit(call)
+    scene.engine.inference.submit(call)
     scene.answer()
     tracer.close()
     entries = json.loads((tmp_path / "trace").read_text())
@@ -480,11 +482,13 @@ def test_calls_are_traced_with_their_requests(tmp_path: Path, is_classified: boo
 
 def test_explanation_begins_with_the_split() -> None:
     scene = Scene(1, 2)
-    assert not scene.engine.explanation("m").rules[0].startswith("Without a version")
+    assert not scene.engine.views.explanation("m").rules[0].startswith("Without a version")
     scene.change(stable=1, canary=2, weight=10, sticky="user")
-    assert scene.engine.explanation("m").rules[0] == (
+    assert scene.engine.views.explanation("m").rules[0] == (
         "Without a version it goes to version 1, stable of a rollout; 10 % of such requests, by user, to version 2."
     )
     scene.change(to=2)
-    assert scene.engine.explanation("m").rules[0] == "Without a version it goes to version 2, stable of a rollout."
-    assert not scene.engine.explanation("m", "1").rules[0].startswith("Without a version")
+    assert (
+        scene.engine.views.explanation("m").rules[0] == "Without a version it goes to version 2, stable of a rollout."
+    )
+    assert not scene.engine.views.explanation("m", "1").rules[0].startswith("Without a version")

@@ -14,7 +14,7 @@ from support.rollout_parts import Scene
 
 
 def results(scene: Scene) -> dict[str, int]:
-    return {name: count for name, count in scene.engine.rollout_status("m").counts.shadow.items() if count}
+    return {name: count for name, count in scene.engine.rollout_commands.status("m").counts.shadow.items() if count}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_requests_of_the_canary_are_not_copied() -> None:
 def test_failed_and_cancelled_requests_are_not_copied(scene: Scene) -> None:
     scene.send()
     scene.versions[1].answer(error=internal("broken"))
-    scene.engine.cancel(scene.send()[0])
+    scene.engine.inference.cancel(scene.send()[0])
     scene.loop.run()
     assert scene.seen() == [2, 0]
     assert results(scene) == {}

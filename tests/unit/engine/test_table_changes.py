@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.metrics import Registry
 from support.engine_parts import StepLoop, served_model
@@ -39,36 +39,37 @@ class Vanishing(dict[str, Any]):
 def engine(loop: StepLoop) -> Iterator[Engine]:
     made = Engine(server_id="naiad", metrics=Registry(MetricsOptions()))
     served = served_model([], loop)
-    made.publish({"m": {1: served}}, "m")  # type: ignore[dict-item]  # as it is
+    table = made.models
+    table.publish({"m": {1: served}}, "m")  # type: ignore[dict-item]  # as it is
 
     def unload() -> None:
-        made._models = dict.copy(made._models)
-        made.publish({}, "m")
+        table.rows = dict.copy(table.rows)
+        table.publish({}, "m")
 
-    made._table = Vanishing(made._table, unload)
-    made._models = Vanishing(made._models, unload)
+    table.named = Vanishing(table.named, unload)
+    table.rows = Vanishing(table.rows, unload)
     yield made
     served.stop(1.0)
 
 
 def test_metadata_of_a_model_that_is_unloaded_meanwhile(engine: Engine) -> None:
-    assert engine.model_metadata("m").versions == ["1"]
+    assert engine.views.model_metadata("m").versions == ["1"]
     with pytest.raises(InferError, match="unknown model"):
-        engine.model_metadata("m")
+        engine.views.model_metadata("m")
 
 
 def test_statistics_of_a_model_that_is_unloaded_meanwhile(engine: Engine) -> None:
-    assert [row.name for row in engine.statistics("m")] == ["m"]
-    assert engine.statistics() == []
+    assert [row.name for row in engine.views.statistics("m")] == ["m"]
+    assert engine.views.statistics() == []
 
 
 def test_statistics_of_all_models_while_one_is_unloaded(engine: Engine) -> None:
-    engine._table = {}
-    assert [row.name for row in engine.statistics()] == ["m"]
-    assert engine.is_ready() is False
+    engine.models.named = {}
+    assert [row.name for row in engine.views.statistics()] == ["m"]
+    assert engine.views.is_ready() is False
 
 
 def test_version_with_leading_zeros_is_served(engine: Engine) -> None:
-    assert engine.served("m", "001").version == "1"
+    assert engine.inference.served("m", "001").version == "1"
     with pytest.raises(InferError, match="unknown model"):
-        engine.served("m", "01")
+        engine.inference.served("m", "01")

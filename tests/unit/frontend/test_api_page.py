@@ -99,7 +99,7 @@ def test_document_is_valid_openapi():
 @pytest.mark.parametrize(("name", "title"), [("triton", "naiad"), ("scoring-eu", "scoring-eu")])
 def test_document_has_the_name_of_the_server(name, title):
     engine = Engine({})
-    engine.server_metadata = lambda: ServerMetadata(name, "1.0", [])
+    engine.views.server_metadata = lambda: ServerMetadata(name, "1.0", [])
     assert document(engine)["info"]["title"] == f"{title}: KServe v2 over REST"
 
 

@@ -18,9 +18,10 @@ from naiad.operations.operation import Operation
 from naiad.options.network.access import CATEGORIES, RequiredHeader
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.wire.grpc import GrpcStatus
+from support.one_engine import OneEngine
 
 
-class Engine:
+class Engine(OneEngine):
     is_draining = False
     shared_memory = SharedMemory()
     request_limits = staticmethod(unlimited)

@@ -21,13 +21,14 @@ from naiad.wire.http2.limits import Http2Limits
 from support.http1_scene import Loop, Peer
 from support.http2_peer import data_frame
 from support.http2_scene import SECOND_NS, Scene, framed
+from support.one_engine import OneEngine
 
 MODEL = "/v2/models/{}/infer"
 ADD = MODEL.format("add")
 LARGE = 1_000_000
 
 
-class Engine:
+class Engine(OneEngine):
     """Has a model `add` and a decoupled one, `repeat`; keeps submitted requests."""
 
     def __init__(self):

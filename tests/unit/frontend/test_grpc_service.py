@@ -277,7 +277,7 @@ class TestControl:
 
     def test_standard_health(self, service, engine):
         assert call(service, "Check", prefix="/grpc.health.v1.Health/").answer == b"\x08\x01"
-        engine.is_draining = True
+        engine.phase.is_draining = True
         assert call(service, "Check", prefix="/grpc.health.v1.Health/").answer == b"\x08\x02"
         assert call(service, "Watch", prefix="/grpc.health.v1.Health/").status == 12
 
@@ -287,7 +287,7 @@ class TestControl:
             assert (call(service, "Check", message, "/grpc.health.v1.Health/").status or 0) == status, name
 
     def test_not_ready_while_draining(self, service, engine):
-        engine.is_draining = True
+        engine.phase.is_draining = True
         it = call(service, "ServerReady")
         assert (it.status, it.message) == (14, "Server exiting")
         assert pb.ServerLiveResponse.FromString(call(service, "ServerLive").answer).live

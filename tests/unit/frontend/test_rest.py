@@ -213,7 +213,7 @@ def test_health_says_no(server):
 
 
 def test_draining_server_serves_but_rejects_commands(server):
-    server.engine.is_draining = True
+    server.engine.phase.is_draining = True
     assert server.ask("GET", "/v2/health/ready") == (503, {"error": "Server exiting"})
     assert server.ask("POST", "/v2/repository/models/m/load") == (503, {"error": "Server not ready"})
     for path in ("/v2/health/live", "/v2/models/m", "/v2/models/m/config"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.access import Restrictions
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.rest.routes import RestApi

@@ -8,7 +8,7 @@ from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelState
-from naiad.repository import catalog as catalog_module
+from naiad.repository import loads as loads_module
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
@@ -172,7 +172,7 @@ class TestEndedLoads:
 
     @pytest.fixture
     def scene(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Catalog, Loader, Event]]:
-        monkeypatch.setattr(catalog_module, "_STOP_S", 0.0)
+        monkeypatch.setattr(loads_module, "_STOP_S", 0.0)
         loader, blocked = Loader(), Event()
         loader.on_load = lambda: blocked.wait(60.0)  # type: ignore[assignment]  # its result does not matter
         catalog = Catalog([make_repository(tmp_path, {"a": (1, 2)})], loader, Published())

@@ -4,13 +4,14 @@ import logging
 import pytest
 
 from naiad.server.process.drain import drain
+from support.one_engine import OneEngine
 
 
-class Engine:
+class Engine(OneEngine):
     """An engine with a sequence that ends by the third check."""
 
     is_draining = False
-    in_flight_count = 3
+    count = 3
 
     def __init__(self) -> None:
         self.looks = 0
@@ -69,7 +70,7 @@ def run_drain(
 ) -> bool:
     def unload(left_s: float) -> bool:
         assert 0 <= left_s <= timeout_s
-        assert engine.is_draining
+        assert engine.phase.is_draining
         events.append("unloads")
         return unloads
 
@@ -82,7 +83,7 @@ def test_drain_runs_in_order() -> None:
     engine = Engine()
     assert run_drain(engine, events)
     assert engine.looks == 3
-    assert engine.is_draining
+    assert engine.phase.is_draining
     assert events == [
         "http announces",
         "grpc announces",
@@ -113,7 +114,7 @@ def test_drain_reports_unfinished_requests() -> None:
 def test_idle_connections_are_served_until_near_end() -> None:
     events: list[str] = []
     engine = Engine()
-    engine.in_flight_count = 0
+    engine.in_flight.count = 0
     assert run_drain(engine, events, closes=False, timeout_s=0.2)
     assert events.index("grpc finishes") < events.index("grpc aborts what is left")
     assert events[-1] == "unloads"

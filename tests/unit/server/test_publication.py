@@ -9,6 +9,7 @@ from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import SUCCESS
+from support.one_engine import OneEngine
 
 
 class Served:
@@ -25,7 +26,7 @@ class Served:
         self.config = ModelConfig(name=name, metric_tags=tags)
 
 
-class Engine:
+class Engine(OneEngine):
     def __init__(self) -> None:
         self.ready: Any = None
 

@@ -23,7 +23,7 @@ def asked_of_all(operation: AnyOperation, request: object) -> list[object]:
 
     async def run() -> None:
         done = asyncio.Event()
-        operations = ClusterOperations(member_engine(), ask)
+        operations = ClusterOperations(*member_engine(), ask)
         if operations.gather(operation, request, done.set, print):
             await done.wait()
 

@@ -10,9 +10,10 @@ from naiad.core.model import IndexEntry, ModelState
 from naiad.options.options import RepositoryOptions
 from naiad.options.sources.command_line import parse_options
 from naiad.server.reporting.report import loading_text, log_models, log_ready
+from support.one_engine import OneEngine
 
 
-class Engine:
+class Engine(OneEngine):
     def __init__(self, *rows: IndexEntry, others: Sequence[IndexEntry] = ()) -> None:
         self.rows = rows
         self.others = others

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
+from naiad.cluster.member.all_processes import OwnAnswers
 from naiad.cluster.member.sharing import ClusterOperations, order_of
 from naiad.cluster.messages import (
     AskRollouts,
@@ -105,16 +106,16 @@ class Processes:
         self.on_broadcast: Callable[[], object] = lambda: None
 
     def _member(self) -> tuple[ClusterOperations, Router]:
-        engine = member_engine()
-        engine.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
-        operations = ClusterOperations(engine, self.ask)
+        engine, processes = member_engine()
+        engine.models.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
+        operations = ClusterOperations(engine, processes, self.ask)
         operations.control_calls = ControlCalls(engine, distribution=operations)
         return operations, RestApi(engine, calls=operations.control_calls).router()
 
     async def ask(self, query: object) -> object:
         await asyncio.sleep(0)
         if isinstance(query, AskRollouts):
-            return sum_rollouts([routes.engine.answer(query) for routes, _ in self.members])  # type: ignore[misc]
+            return sum_rollouts([OwnAnswers(routes.engine).answer(query) for routes, _ in self.members])  # type: ignore[misc]
         assert isinstance(query, BroadcastRequest)
         self.on_broadcast()
         outcomes = [await routes.execute_here(query.call) for routes, _ in self.members]
@@ -123,7 +124,7 @@ class Processes:
     async def send(self, method: str, body: object = None, member: int = 0) -> tuple[int, object]:
         routes, router = self.members[member]
         routes.connect()
-        routes.engine.keep_rollouts(RolloutRecords(), asyncio.get_running_loop())
+        routes.engine.rollout_commands.keep(RolloutRecords(), asyncio.get_running_loop())
         found = await response_of(router, method, PATH, json.dumps(body).encode() if body else b"")
         return found.status, json.loads(found.body)
 
@@ -148,7 +149,7 @@ def test_figures_cover_all_processes() -> None:
         await processes.send("POST", {"to": 1})
         for routes, _ in processes.members:
             request = InferRequest(RequestHeader(model_name="m"), (), Answers(), arrival_ns=1)
-            routes.engine.submit(request)
+            routes.engine.inference.submit(request)
             request.model.answer()
         return (await processes.send("GET", member=1))[1]
 
@@ -163,7 +164,7 @@ def test_overtaken_change_is_made_again() -> None:
         processes.on_broadcast = lambda: None
         for routes, _ in processes.members:
             engine = routes.engine
-            engine.apply_rollout("m", engine.changed_rollout("m", {"aliases": {"old": 1}}))
+            engine.rollout_commands.apply("m", engine.rollout_commands.changed("m", {"aliases": {"old": 1}}))
 
     async def run() -> object:
         await processes.send("POST", {"canary": 1, "weight": 10})

@@ -24,7 +24,7 @@ class Kept:
         self.keeper = RolloutKeeper(self.scene.engine, self._count)
 
     async def _count(self) -> Mapping[str, RolloutCounts]:
-        return self.scene.engine.rollout_counts()
+        return self.scene.engine.rollout_commands.counts()
 
     def check(self) -> None:
         asyncio.run(self.keeper.check())
@@ -76,7 +76,7 @@ def test_counts_of_another_state_decide_nothing() -> None:
     kept = Kept(weight=50, guard={"min_requests": 10, "max_error_rate": 0.1})
     kept.scene.send(40)
     kept.scene.versions[2].answer(error=internal("broken"))
-    old = kept.scene.engine.rollout_counts()
+    old = kept.scene.engine.rollout_commands.counts()
 
     async def count() -> Mapping[str, RolloutCounts]:
         return old
@@ -107,7 +107,7 @@ def test_decision_that_did_not_arrive_is_made_again(monkeypatch: pytest.MonkeyPa
         on_done(unavailable("a process was replaced"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept.scene.engine, "broadcast_rollout", refuse)
+        patched.setattr(kept.scene.engine.rollout_commands, "broadcast", refuse)
         kept.check()
         kept.check()
     assert refused == ["m", "m"]
@@ -121,7 +121,9 @@ def test_next_decision_waits_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -
     kept.scene.send(40)
     kept.scene.versions[2].answer(error=internal("broken"))
     made: list[RolloutState] = []
-    monkeypatch.setattr(kept.scene.engine, "broadcast_rollout", lambda key, state, on_done: made.append(state))
+    monkeypatch.setattr(
+        kept.scene.engine.rollout_commands, "broadcast", lambda key, state, on_done: made.append(state)
+    )
     kept.check()
     kept.check()
     assert len(made) == 1
@@ -158,9 +160,9 @@ def test_engine_of_one_process_applies_at_once() -> None:
     scene = Scene(1, 2)
     engine = scene.engine
     outcomes: list[InferError | None] = []
-    state = engine.changed_rollout("m", {"to": 1})
-    other = engine.changed_rollout("m", {"to": 2})
+    state = engine.rollout_commands.changed("m", {"to": 1})
+    other = engine.rollout_commands.changed("m", {"to": 2})
     for each in (state, state, other):
-        engine.broadcast_rollout("m", each, outcomes.append)
+        engine.rollout_commands.broadcast("m", each, outcomes.append)
     assert outcomes[:2] == [None, None]
     assert outcomes[2] is not None

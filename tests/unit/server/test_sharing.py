@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
     AskIndex,
@@ -25,6 +25,7 @@ from naiad.core.errors import InferError, internal, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
 from naiad.core.tensor import Buffer
+from naiad.engine.engine import Engine
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.rest.routes import RestApi
@@ -64,10 +65,10 @@ class Catalog:
         raise unavailable("not here")
 
 
-def engine() -> MemberEngine:
-    made = MemberEngine(server_id="x", metrics=Registry())
+def engine(processes: AllProcesses) -> Engine:
+    made = Engine(server_id="x", metrics=Registry(), processes=processes)
     made.attach(Catalog())  # type: ignore[arg-type]
-    made.set_started()
+    made.phase.is_starting = False
     return made
 
 
@@ -78,8 +79,9 @@ class SharedServer:
         """`answer` answers the queries to the supervisor; an exception is raised."""
         self.asked: list[object] = []
         self._answer = answer
-        self.engine = engine()
-        self.operations = ClusterOperations(self.engine, self._ask)
+        processes = AllProcesses()
+        self.engine = engine(processes)
+        self.operations = ClusterOperations(self.engine, processes, self._ask)
         self.calls = ControlCalls(self.engine, distribution=self.operations)
         self.operations.control_calls = self.calls
 
@@ -140,7 +142,7 @@ def test_route_returns_merged_results() -> None:
 def test_afterwards_the_engine_knows_only_itself_again() -> None:
     shared = SharedServer(lambda query: False)
     assert shared.request("GET", "/v2/health/ready").status == 400
-    assert shared.engine.is_ready()
+    assert shared.engine.views.is_ready()
 
 
 def test_paths_of_a_model_name_it() -> None:
@@ -155,7 +157,7 @@ def test_index_is_collected_on_another_thread() -> None:
 
     async def run() -> list[Sequence[IndexEntry]]:
         shared.operations.connect()
-        survey = shared.engine.survey_repository
+        survey = shared.engine.views.survey_repository
         return [await asyncio.to_thread(survey), await asyncio.to_thread(survey, True)]
 
     assert asyncio.run(run()) == [ROWS, ROWS[:1]]
@@ -168,7 +170,7 @@ def test_index_without_results_is_error() -> None:
     async def run() -> None:
         shared.operations.connect()
         with pytest.raises(InferError, match="could not be queried"):
-            await asyncio.to_thread(shared.engine.survey_repository)
+            await asyncio.to_thread(shared.engine.views.survey_repository)
 
     asyncio.run(run())
 
@@ -292,33 +294,37 @@ def test_grpc_calls_of_a_member_alone() -> None:
 
 
 def test_local_engine_not_ready_overrides_other_processes() -> None:
-    one = engine()
-    one.is_draining = True
-    with one.with_answer(IsReady(), True):
-        assert not one.is_ready()
+    processes = AllProcesses()
+    one = engine(processes)
+    one.phase.is_draining = True
+    with processes.with_answer(IsReady(), True):
+        assert not one.views.is_ready()
 
 
 def test_results_with_different_keys_stay_separate() -> None:
-    one = engine()
-    with one.with_answer(IsReady(), False):
-        assert one.statistics() == []
-        assert b"naiad_build_info" in one.metrics_text()
+    processes = AllProcesses()
+    one = engine(processes)
+    with processes.with_answer(IsReady(), False):
+        assert one.views.statistics() == []
+        assert b"naiad_build_info" in one.views.metrics_text()
 
 
 def test_knowledge_ends_with_an_error_too() -> None:
-    one = engine()
-    with pytest.raises(InferError), one.with_answer(IsReady(), False):
+    processes = AllProcesses()
+    one = engine(processes)
+    with pytest.raises(InferError), processes.with_answer(IsReady(), False):
         raise internal("x")
-    assert one.is_ready()
+    assert one.views.is_ready()
 
 
 def test_single_process_does_not_list_unknown_models() -> None:
-    one = engine()
-    answers: list[Any] = [one.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
+    own = OwnAnswers(engine(AllProcesses()))
+    answers: list[Any] = [own.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
     assert answers == [True, False, PackedStatistics(())]
 
 
 def test_statistics_of_others_do_not_make_models_known() -> None:
-    one = engine()
-    with one.with_answer(AskStatistics(), finish(pack([VersionStatistics("m", "1")]))):
-        assert one.statistics() == []
+    processes = AllProcesses()
+    one = engine(processes)
+    with processes.with_answer(AskStatistics(), finish(pack([VersionStatistics("m", "1")]))):
+        assert one.views.statistics() == []

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from naiad.cluster.channel import ClusterChannel, ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.forwarded import (
     Answer,
     Cancel,
@@ -35,6 +34,7 @@ from naiad.cluster.messages import Welcome
 from naiad.core.errors import InferError, UnknownSequenceError, internal, unavailable
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
+from naiad.engine.engine import Engine
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.serving.served import Served, ServedProxy
 from naiad.telemetry.last_resort import begin_task
@@ -122,7 +122,7 @@ class SequenceModel(ServedProxy):
 class Peers:
     """Sends requests to peer processes and executes theirs."""
 
-    def __init__(self, engine: MemberEngine, directory: Path, slot: int) -> None:
+    def __init__(self, engine: Engine, directory: Path, slot: int) -> None:
         self._engine = engine
         self._directory = directory
         self._path = _socket_path(directory, slot)
@@ -364,9 +364,10 @@ class _ForwardedRequest(InferRequest):
 class Incoming:
     """The requests of one peer process that this one executes. Implements `channel.Peer`."""
 
-    def __init__(self, engine: MemberEngine, on_lost: "Callable[[Incoming], None]") -> None:
+    def __init__(self, engine: Engine, on_lost: "Callable[[Incoming], None]") -> None:
         self.channel = ClusterChannel(self)
         self._engine = engine
+        self._inference = engine.inference
         self._on_lost = on_lost
         self._open: dict[int, _ForwardedRequest] = {}
 
@@ -381,7 +382,7 @@ class Incoming:
             if request is None:
                 return  # its response is on its way
             if isinstance(message, Cancel):
-                self._engine.cancel(request)
+                self._inference.cancel(request)
             else:
                 request.is_paused = message.is_paused
                 request.reported_unread_bytes = message.unread_bytes
@@ -399,7 +400,7 @@ class Incoming:
             request.times = ExecutionTimes()
         self._open[submit.number] = request
         try:
-            model = self._engine.served(submit.model, submit.model_version)
+            model = self._inference.served(submit.model, submit.model_version)
             if isinstance(model, RolloutModel):
                 model.submit_sequence(request)
                 return
@@ -420,11 +421,11 @@ class Incoming:
     async def on_query(self, query: object) -> object:
         """Return the number of sequences of this process. Raises ChannelError for other queries."""
         if isinstance(query, CountSequences):
-            return self._engine.own_sequence_count
+            return self._engine.in_flight.own_sequence_count
         raise ClusterChannelError(f"{type(query).__name__} is not a query for this process")
 
     def on_lost(self) -> None:
         """Cancel the open requests: their process has exited."""
         self._on_lost(self)
         for request in list(self._open.values()):
-            self._engine.cancel(request)
+            self._inference.cancel(request)

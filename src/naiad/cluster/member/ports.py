@@ -5,9 +5,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.core.request_limits import RequestBudget
+from naiad.engine.engine import Engine
 from naiad.frontend.http1.endpoint import Handle
 from naiad.frontend.rest.metrics import metrics_route
 from naiad.options.options import ServerOptions
@@ -24,7 +24,7 @@ class MemberPorts(Ports):
     def __init__(
         self,
         options: ServerOptions,
-        engine: MemberEngine,
+        engine: Engine,
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
         operations: ClusterOperations,

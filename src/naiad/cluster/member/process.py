@@ -16,7 +16,7 @@ from typing import NoReturn
 from naiad.backend.cores import share_cores
 from naiad.cluster.channel import ClusterChannel, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
 from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.ports import MemberPorts, PassedConnections
 from naiad.cluster.member.sharing import ClusterOperations
@@ -38,15 +38,18 @@ from naiad.cluster.messages import (
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
-from naiad.engine.cache.store import ResponseStore
-from naiad.engine.loading.loader import ModelLoader
+from naiad.core.request_limits import RequestBudget
+from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
+from naiad.options.options import ServerOptions
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
+from naiad.server.parts import ServerParts
 from naiad.server.ports.endpoint import Connections
 from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
+from naiad.server.rollouts import CountRollouts
 from naiad.telemetry.last_resort import begin_task
 from naiad.telemetry.logs import log
 
@@ -100,39 +103,30 @@ class SupervisedStop(StopSignal):
         self._event.set()
 
 
-class _MemberLoader(ModelLoader):
-    """Loads models; sequence models get the routing of sequences to processes."""
-
-    _shares: tuple[Welcome, Peers] | None = None
-
-    def share_sequences(self, membership: Welcome, peers: Peers) -> None:
-        """Set the routing of sequences; called once, before the first load."""
-        self._shares = (membership, peers)
-
-    def load(self, plan: ModelPlan, version: int) -> Served:
-        """Load one version. Raises InferError."""
-        served = super().load(plan, version)
-        if self._shares is None or not served.config.HasField("sequence_batching"):
-            return served
-        shared = SequenceModel(plan.entry.key, served, *self._shares)
-        shared.load_duration_ns = served.load_duration_ns
-        return shared
-
-
-class Member(Server):
+class Member:
     """One of several server processes, with its side of the channel. Implements `channel.Peer`."""
-
-    _engine: MemberEngine
-    _engine_type = MemberEngine
-    _loader_type = _MemberLoader
 
     def __init__(self, welcome: Welcome, control: socket.socket, connection_passing: socket.socket) -> None:
         self._supervised = SupervisedStop()
-        super().__init__(welcome.options, self._supervised)
+        self._processes = AllProcesses()
+        self._server = Server(
+            welcome.options,
+            ServerParts(
+                self._supervised,
+                processes=self._processes,
+                make_ports=self._make_ports,
+                wrap_version=self._share_sequences,
+                on_listening=self._listens,
+                on_serving=self._serves,
+                rollout_counts=self._rollout_counts,
+            ),
+        )
+        self._engine = self._server.engine
+        self._own = OwnAnswers(self._engine)
         self._welcome = welcome
         self._control = control
         self._channel = ClusterChannel(self)
-        self._operations = ClusterOperations(self._engine, self._channel.ask)
+        self._operations = ClusterOperations(self._engine, self._processes, self._channel.ask)
         self._ports = list(welcome.ports)
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(self._ports), self._adopt)
@@ -141,13 +135,13 @@ class Member(Server):
         """Closed connections that are not reported yet, by port."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._peers = Peers(self._engine, Path(welcome.directory), welcome.slot)
-        self._engine.sequences_elsewhere = self._peers.live_sequence_count
+        self._processes.sequences_elsewhere = self._peers.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor stops it and return the exit status."""
         await self._channel.connect(self._control)
         try:
-            status = await super().run()
+            status = await self._server.run()
             await self._peers.close()
             return status
         except InferError as error:
@@ -159,21 +153,23 @@ class Member(Server):
     def _failures(self) -> str:
         reasons = [
             f"model '{row.name}'{row.version and ' version '}{row.version}: {row.reason}"
-            for row in self._engine.repository_index()
+            for row in self._engine.views.repository_index()
             if row.state is ModelState.UNAVAILABLE and row.reason != UNLOADED
         ]
         return f": {'; '.join(reasons)}" if reasons else ""
 
-    # --- differences from a server of one process -------------------------------------------------------------------
+    # --- the parts in which it differs from a server of one process -------------------------------------------------
 
-    def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        return MemberPorts(self._options, self._engine, loop, self._budget, self._operations, self._service)
+    def _make_ports(
+        self, options: ServerOptions, engine: Engine, loop: asyncio.AbstractEventLoop, budget: RequestBudget
+    ) -> Ports:
+        return MemberPorts(options, engine, loop, budget, self._operations, self._service)
 
-    def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
-        loader = super()._make_loader(loop, store)
-        assert isinstance(loader, _MemberLoader)
-        loader.share_sequences(self._welcome, self._peers)
-        return loader
+    def _share_sequences(self, plan: ModelPlan, served: Served) -> Served:
+        """Route the sequences of a model to their processes."""
+        if not served.config.HasField("sequence_batching"):
+            return served
+        return SequenceModel(plan.entry.key, served, self._welcome, self._peers)
 
     def _listens(self) -> None:
         # The other processes serve meanwhile: clients need not wait for the models of a replacement.
@@ -181,22 +177,19 @@ class Member(Server):
             self._accept()
             self._channel.send(Listening())
 
-    def _serves(self, ports: Ports) -> None:
+    def _serves(self, options: ServerOptions, engine: Engine, ports: Ports) -> None:
         logging.disable(logging.NOTSET)
         self._operations.connect()
         if self._welcome.is_successor:
             self._accept()
-        self._channel.send(ModelsLoaded(self._engine.is_ready(), first_model(self._engine)))
+        self._channel.send(ModelsLoaded(engine.views.is_ready(), first_model(engine)))
 
-    def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
+    def _rollout_counts(self, engine: Engine) -> CountRollouts | None:
         # One process decides for all of them, on the counts of all of them.
-        if self._welcome.slot:
-            return []
+        return None if self._welcome.slot else self._count_rollouts
 
-        async def count() -> Mapping[str, RolloutCounts]:
-            return await self._operations.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
-
-        return self._start_keeping(count)
+    async def _count_rollouts(self) -> Mapping[str, RolloutCounts]:
+        return await self._operations.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
 
     def _accept(self) -> None:
         self._peers.listen()
@@ -234,12 +227,12 @@ class Member(Server):
     def on_message(self, message: object) -> None:
         """Handle a message of the supervisor."""
         if isinstance(message, StopBeingReady):
-            self._engine.is_draining = True
+            self._engine.phase.is_draining = True
         elif isinstance(message, Finish):
             begin_task("the end of this process", self._finish(), self._tasks)
 
     async def _finish(self) -> None:
-        self._engine.is_draining = True
+        self._engine.phase.is_draining = True
         # Metrics stay readable until the end, so their connections may still arrive; all other connections have
         # arrived.
         self._receiver.catch_up()
@@ -252,16 +245,16 @@ class Member(Server):
         if isinstance(query, OperationCall | ModelControl | RolloutControl):
             return await self._operations.execute_here(query)
         if isinstance(query, AskIndex):
-            return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
+            return await asyncio.to_thread(self._own.answer, query)  # it reads the repository
         if isinstance(query, (AskStatistics, AskMetrics)):
-            slices = self._engine.answer_in_slices(query)
+            slices = self._own.answer_in_slices(query)
             while True:
                 try:
                     next(slices)
                 except StopIteration as end:
                     return end.value
                 await asyncio.sleep(0)
-        return self._engine.answer(query)  # type: ignore[arg-type]  # nothing else is asked
+        return self._own.answer(query)  # type: ignore[arg-type]  # nothing else is asked
 
     def on_lost(self) -> None:
         """Exit at once: without the supervisor nothing manages this process."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, S
 from typing import Any, Generic, TypeVar
 
 from naiad.cluster.channel import ClusterChannelError
-from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.all_processes import AllProcesses
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
@@ -29,6 +29,7 @@ from naiad.cluster.messages import (
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.engine.calls import ModelCommands
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.rest.control import respond_failure
@@ -100,8 +101,9 @@ class ClusterOperations:
     all processes, and a command goes to the supervisor, which broadcasts it.
     """
 
-    def __init__(self, engine: MemberEngine, ask: Ask) -> None:
+    def __init__(self, engine: Engine, processes: AllProcesses, ask: Ask) -> None:
         self.engine = engine
+        self.processes = processes
         self._ask = ask
         self._answers: RequestCoalescing[Query, Answer] = RequestCoalescing(self._ask_all)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,10 +124,10 @@ class ClusterOperations:
             if error is not None:
                 raise error
 
-        self.engine.ask_index = ask
-        self.engine.request = request
-        self.engine.spread_rollout = lambda call, on_done: self._spawn(self._spread(call, on_done))
-        self._commands = ModelCommands(self.engine, loop)
+        self.processes.ask_index = ask
+        self.processes.request = request
+        self.processes.spread_rollout = lambda call, on_done: self._spawn(self._spread(call, on_done))
+        self._commands = ModelCommands(self.engine.repository, loop)
 
     def answer_metrics(self, context: HttpContext) -> None:
         """Respond with the metrics of all processes."""
@@ -181,7 +183,7 @@ class ClusterOperations:
         async def ask_and_work() -> None:
             try:
                 answer = await self.merged_answer(query)
-                with self.engine.with_answer(query, answer):
+                with self.processes.with_answer(query, answer):
                     work()
             except Exception as error:
                 failed(error)
@@ -228,7 +230,7 @@ class ClusterOperations:
         if isinstance(call, OperationCall):
             self._carry_out(call, ended)
         elif isinstance(call, RolloutControl):
-            self.engine.carry_out_rollout(call.key, call.state, end, is_stored=call.is_stored)
+            self.engine.rollout_commands.carry_out(call.key, call.state, end, is_stored=call.is_stored)
         elif self._commands is None:
             raise ClusterChannelError("this process is not ready yet")
         else:

@@ -4,14 +4,14 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from naiad.backend.tensor_layout import TensorConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 from naiad.config.validate.ensemble import condition_of, tensors_read
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
-from naiad.core.model import ModelState, model_key
+from naiad.core.model import IndexEntry, ModelState, model_key
 from naiad.core.request import RequestedOutput
 from naiad.core.tensor import Shape, TensorSpec
 from naiad.engine.serving.served import ModelRouter
@@ -291,22 +291,29 @@ def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -
     return shape
 
 
-def find_members(config: ModelConfig, router: ModelRouter) -> dict[str, ModelConfig]:
-    """Return the configurations of the models of all steps, by name. Raises InferError with Triton's texts."""
+def find_members(
+    config: ModelConfig, router: ModelRouter, index: Callable[[], Sequence[IndexEntry]]
+) -> dict[str, ModelConfig]:
+    """Return the configurations of the models of all steps, by name. Raises InferError with Triton's texts.
+
+    `index` returns the rows of the repository index, for the reason of a missing member.
+    """
     members: dict[str, ModelConfig] = {}
     for step in config.ensemble_scheduling.step:
         try:
             member = router.served(model_key(step.model_namespace, step.model_name), _version_of(step))
         except InferError as error:
-            raise _missing_member(config.name, step, router, error) from None
+            raise _missing_member(config.name, step, index(), error) from None
         members[step.model_name] = member.config
     return members
 
 
-def _missing_member(ensemble: str, step: ModelEnsembling.Step, router: ModelRouter, error: InferError) -> InferError:
+def _missing_member(
+    ensemble: str, step: ModelEnsembling.Step, index: Sequence[IndexEntry], error: InferError
+) -> InferError:
     name = step.model_name
     key = model_key(step.model_namespace, name)
-    rows = [row for row in router.repository_index() if row.name == key and row.version]
+    rows = [row for row in index if row.name == key and row.version]
     if not rows:
         # Members load before their ensemble, so this one does not exist, although the server is still loading.
         is_loading = error.code is ErrorCode.UNAVAILABLE

@@ -21,6 +21,7 @@ from naiad.config.problem import raise_problems
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
+from naiad.core.model import IndexEntry
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.model import CachedModel
@@ -37,12 +38,13 @@ from naiad.engine.loading.configuration import (
     read_labels,
     read_profile,
 )
+from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import ModelRouter, Served
-from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_instances
+from naiad.engine.serving.served_model import ServedModel
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
@@ -74,6 +76,8 @@ class ModelLoader:
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: ModelRouter | None = None,
+        index: Callable[[], Sequence[IndexEntry]] = tuple,
+        wrap: Callable[[ModelPlan, Served], Served] | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
         resources: Resources | None = None,
@@ -88,6 +92,9 @@ class ModelLoader:
         records: RolloutRecords | None = None,
     ) -> None:
         """`router` connects ensembles to their members; without one they cannot be loaded.
+
+        `index` returns the rows of the repository index, for the reason of a missing member. `wrap` returns what
+        serves in place of a loaded version.
 
         `port` connects executing models to other models, `metrics` shows their own metrics.
 
@@ -105,6 +112,8 @@ class ModelLoader:
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
         self._router = router
+        self._index = index
+        self._wrap = wrap
         self._response_store = response_store
         self._agents = AgentRegistry()
         self._port = port
@@ -177,6 +186,8 @@ class ModelLoader:
             raise _explained(error, plan, version) from error
         if served.config.response_cache.enable:
             served = self._cached(served)
+        if self._wrap is not None:
+            served = self._wrap(plan, served)
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
@@ -284,7 +295,7 @@ class ModelLoader:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
         if plan.circle:
             raise invalid_argument(f"{cycle_message(plan.circle)}; an ensemble cannot contain itself")
-        members = find_members(config, router)
+        members = find_members(config, router, self._index)
         raise_problems(ensemble_member_problems(config, members, plan.source))
         # Triton: regardless of its own policy.
         config.model_transaction_policy.decoupled = has_decoupled_member(config, members)

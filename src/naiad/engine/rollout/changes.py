@@ -26,12 +26,12 @@ _ATTEMPTS = 4
 """A change that another one overtakes is made again, of the state that the other one has left."""
 
 
-class SplitEngine(Protocol):
-    """What the changes need of the engine; its methods are called on the event loop."""
+class ChangedRollouts(Protocol):
+    """What is changed: the rollouts of this process and of all; its methods are called on the event loop."""
 
     rollouts: Rollouts
 
-    def rollout_key(self, name: str) -> str:
+    def key(self, name: str) -> str:
         """Return the key of a model. Raises InferError without such a model."""
 
     def is_loaded(self, key: str) -> bool:
@@ -40,21 +40,21 @@ class SplitEngine(Protocol):
     def missing_versions(self, key: str, state: RolloutState) -> frozenset[int]:
         """Return the versions that a state needs and that are not ready."""
 
-    def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
+    def changed(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
         """Return the state after a change, None to end it, without applying it. Raises InferError."""
 
-    def apply_rollout(self, key: str, state: RolloutState, *, is_stored: bool = False) -> None:
+    def apply(self, key: str, state: RolloutState, *, is_stored: bool = False) -> None:
         """Set the state of a rollout in this process. Raises InferError."""
 
-    def broadcast_rollout(self, key: str, state: RolloutState, on_done: OnDone, *, is_stored: bool = False) -> None:
+    def broadcast(self, key: str, state: RolloutState, on_done: OnDone, *, is_stored: bool = False) -> None:
         """Set the state of a rollout in all processes."""
 
 
 class RolloutChanges:
     """Makes changes of rollouts. Used on the event loop; what blocks runs on threads."""
 
-    def __init__(self, engine: SplitEngine, records: RolloutRecords, loop: Loop) -> None:
-        self._engine = engine
+    def __init__(self, commands: ChangedRollouts, records: RolloutRecords, loop: Loop) -> None:
+        self._commands = commands
         self._records = records
         self._loop = loop
 
@@ -70,7 +70,7 @@ class RolloutChanges:
 
     def change(self, name: str, fields: Mapping[str, object] | None, on_done: OnDone) -> None:
         """Change the rollout of a model as a client wants it, None to end it. Raises InferError."""
-        self._change(self._engine.rollout_key(name), name, fields, on_done, _ATTEMPTS)
+        self._change(self._commands.key(name), name, fields, on_done, _ATTEMPTS)
 
     def _change(
         self, key: str, name: str, fields: Mapping[str, object] | None, on_done: OnDone, attempts: int
@@ -79,14 +79,14 @@ class RolloutChanges:
             if error is not None:
                 _log.warning("the rollout of model '%s' could not be followed: %s", key, error.message)
             try:
-                before = self._engine.rollouts.state(key)
-                state = self._engine.changed_rollout(name, fields)
+                before = self._commands.rollouts.state(key)
+                state = self._commands.changed(name, fields)
             except InferError as failure:
                 on_done(failure)
                 return
 
             def done(failure: InferError | None) -> None:
-                if failure is not None and attempts > 1 and self._engine.rollouts.state(key) is not before:
+                if failure is not None and attempts > 1 and self._commands.rollouts.state(key) is not before:
                     self._change(key, name, fields, on_done, attempts - 1)
                 else:
                     on_done(failure)
@@ -101,7 +101,7 @@ class RolloutChanges:
         def read(found: FoundRecord | None, error: InferError | None) -> None:
             if error is not None or found is None or found.state is None:
                 on_done(error)
-            elif self._engine.is_loaded(key):
+            elif self._commands.is_loaded(key):
                 self.follow(key, found.state, on_done)
             else:
                 self._adopt(key, found.state, on_done)
@@ -114,10 +114,10 @@ class RolloutChanges:
     def _adopt(self, key: str, stored: RolloutState, on_done: OnDone) -> None:
         """Set the stored state of a model that is not loaded, for a change of it."""
         error: InferError | None = None
-        state = self._engine.rollouts.followed(key, stored)
+        state = self._commands.rollouts.followed(key, stored)
         try:
             if state is not None:
-                self._engine.apply_rollout(key, state, is_stored=True)
+                self._commands.apply(key, state, is_stored=True)
         except InferError as failure:
             error = failure
         on_done(error)
@@ -143,13 +143,13 @@ class RolloutChanges:
             else:
                 on_done(None)
 
-        self._engine.broadcast_rollout(key, state, applied)
+        self._commands.broadcast(key, state, applied)
 
     # --- the record -------------------------------------------------------------------------------------------------
 
     def follow(self, key: str, stored: RolloutState, on_done: OnDone = lambda error: None) -> None:
         """Apply a stored state in all processes, unless this server is ahead of it."""
-        state = self._engine.rollouts.followed(key, stored)
+        state = self._commands.rollouts.followed(key, stored)
         if state is None:
             on_done(None)
             return
@@ -159,7 +159,7 @@ class RolloutChanges:
                 _log.info("rollout of model '%s': follows the record: %s", key, state.note)
             on_done(error)
 
-        self._engine.broadcast_rollout(key, state, applied, is_stored=True)
+        self._commands.broadcast(key, state, applied, is_stored=True)
 
     def is_behind(self, key: str, state: RolloutState) -> bool:
         """Return whether the record lacks something of a state."""
@@ -199,7 +199,7 @@ class RolloutChanges:
             if error is None:
                 try:
                     # Usually there is nothing left to do: the load has applied it.
-                    self._engine.apply_rollout(key, state, is_stored=True)
+                    self._commands.apply(key, state, is_stored=True)
                 except InferError as failure:
                     error = failure
             on_done(error)

@@ -8,7 +8,7 @@ from typing import Protocol
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
-from naiad.core.model import AdaptiveState, IndexEntry
+from naiad.core.model import AdaptiveState
 from naiad.core.request import InferRequest
 from naiad.scheduler.rate_limiter import ResourceUsage
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -127,7 +127,7 @@ class Served(abc.ABC):
 
 
 class ModelRouter(Protocol):
-    """The engine, as models use it to reach other models."""
+    """The way of models to other models."""
 
     def submit(self, request: InferRequest) -> None:
         """Submit a request; its responses arrive through `request.on_response` on the loop. Raises InferError."""
@@ -137,9 +137,6 @@ class ModelRouter(Protocol):
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError without one."""
-
-    def repository_index(self) -> Sequence[IndexEntry]:
-        """Return the rows of the versions with a load or an attempt of one."""
 
 
 class ServedProxy(Served):

@@ -1,19 +1,12 @@
-"""One served model version: its state, the path of requests into it, and its life cycle.
-
-`InstanceUpdate` changes its instance groups while it serves: instances stay, are added, or are retired. Requests are
-not affected: the version owns the queue, and a retired instance finishes its batch first.
-"""
+"""One served model version: its state, the path of requests into it, and its life cycle."""
 
 import functools
 import logging
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from naiad.backend.api import Instance, InstanceSpec, InstanceState, Model, RemoteInstance
-from naiad.backend.load_stop import LoadStop
+from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
@@ -23,7 +16,6 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules, LargeAdmission
-from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
@@ -31,6 +23,7 @@ from naiad.engine.serving.executor import BatchExecutor
 from naiad.engine.serving.large_requests import MAX_ROWS, LargeRequest, can_split
 from naiad.engine.serving.loop_runner import LoopRunner
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.retirement import RetiredInstances
 from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.serving.served import Served
@@ -41,18 +34,12 @@ from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import ResourceUsage
-from naiad.telemetry.last_resort import report
 from naiad.telemetry.statistics.model import ModelStatistics
 
 if TYPE_CHECKING:
     from naiad.engine.serving.executor import BatchTransform
 
 _log = logging.getLogger(__name__)
-
-_LINGER_S = 5.0
-"""Polling interval for the sequences or open requests of a leaving instance."""
-_CLOSE_S = 5.0
-"""Minimum time to wait for the closing of a leaving instance."""
 
 
 class ServedModel(Served):
@@ -325,7 +312,7 @@ class ServedModel(Served):
         are_down = all(instance.state is InstanceState.DOWN for instance in self.instances)
         return self.health if are_down else ""
 
-    def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
+    def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> RetiredInstances | None:
         """Continue with these instances, some of which are active; return the retired ones, which the caller stops.
 
         Accepted requests stay queued for the remaining instances. Only while `can_change_instances`.
@@ -365,139 +352,3 @@ class ServedModel(Served):
             instance.close()
         self.backend_model.close()
         return have_finished
-
-
-class RetiredInstances:
-    """Instances retired by an update in place: they finish their work, then they are closed.
-
-    Their work is the current batch, live sequences, and open requests of decoupled models. The caller of the update
-    does not wait for the latter two.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, runners: Sequence[InstanceRunner]) -> None:
-        self._dispatcher = dispatcher
-        self._runners = runners
-        self._threads: list[threading.Thread] = []
-
-    @property
-    def have_ended(self) -> bool:
-        """Whether all are closed."""
-        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
-
-    def stop(self, timeout_s: float) -> bool:
-        """Close them, waiting at most for their current batches; return whether they were closed in time."""
-        deadline_s = time.monotonic() + timeout_s
-        prompt = []
-        for runner in self._runners:
-            lingers = self._dispatcher.has_remaining_work(runner)
-            thread = threading.Thread(
-                target=self._close, args=(runner, timeout_s, lingers), name="leave", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
-            if not lingers:
-                prompt.append(thread)
-        for thread in prompt:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-        return not any(thread.is_alive() for thread in prompt)
-
-    def wait(self, deadline_s: float) -> None:
-        """Wait until a monotonic time for all to be closed, after the version was stopped."""
-        for thread in self._threads:
-            thread.join(max(_CLOSE_S, deadline_s - time.monotonic()))
-
-    def _close(self, runner: InstanceRunner, timeout_s: float, lingers: bool) -> None:
-        try:
-            self._close_when_free(runner, timeout_s, lingers)
-        except BaseException as error:
-            report("closing an instance that leaves", error)
-
-    def _close_when_free(self, runner: InstanceRunner, timeout_s: float, lingers: bool) -> None:
-        has_ended = runner.join(_LINGER_S if lingers else timeout_s)
-        while lingers and not (has_ended or self._dispatcher.is_stopping):
-            has_ended = runner.join(_LINGER_S)
-        open_requests = self._dispatcher.open_requests
-        while open_requests is not None and not open_requests.wait_closed_of(runner.instance, _LINGER_S):
-            if self._dispatcher.is_stopping:
-                break
-        self._dispatcher.forget_runners([runner])
-        runner.instance.close()
-
-
-class InstanceUpdate:
-    """The instances of a version for another configuration; new instances are created but do not serve yet."""
-
-    def __init__(
-        self, served: Served, model: ServedModel, config: ModelConfig, kept: Sequence[Instance | None]
-    ) -> None:
-        """`served` is the engine's entry of `model`; `kept` has None for instances to create."""
-        self._served = served
-        self._model = model
-        self._config = config
-        self._instances = list(kept)
-        self._created: list[Instance] = []
-
-    def create(
-        self,
-        warm_up: Callable[[Instance, InstanceSpec], None] | None,
-        host_policies: Mapping[str, frozenset[int]],
-        stop: LoadStop | None = None,
-    ) -> None:
-        """Create and warm up the missing instances. Raises InferError; all new instances are closed then."""
-        specs = instance_specs(self._config)
-        missing = [spec for spec, instance in zip(specs, self._instances, strict=True) if instance is None]
-        if not missing:
-            return
-        backend_model = self._model.backend_model
-        backend_model.update_config(self._config)
-        backend_model.stop = stop
-        try:
-            self._created = create_instances(backend_model, missing, warm_up, host_policies, stop)
-        except BaseException:
-            backend_model.update_config(self._model.config)
-            raise
-
-    def commit(self) -> RetiredInstances | None:
-        """Activate the instances; return the retired ones, which the caller stops."""
-        created = iter(self._created)
-        instances = [next(created) if instance is None else instance for instance in self._instances]
-        self._served.config = self._config
-        return self._model.change_instances(instances, self._config)
-
-    def discard(self) -> None:
-        """Close the created instances."""
-        self._model.backend_model.update_config(self._model.config)
-        for instance in self._created:
-            instance.close()
-
-
-def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | None] | None:
-    """Return for each instance of `config` the existing one, or None if it must be created.
-
-    None as a whole if the version cannot be changed in place: ordered responses and shared resources belong to
-    particular instances, and a model may not be on the requested devices.
-    """
-    if groups(model.config, passive=True) != groups(config, passive=True):
-        return None
-    there = dict(zip(_identities(model.config), model.instances, strict=True))
-    wanted = _identities(config)
-    if list(there) == wanted:
-        return list(model.instances)
-    devices = {(spec.kind, spec.device_id) for spec in instance_specs(model.config)}
-    if not model.can_change_instances or any((s.kind, s.device_id) not in devices for s in instance_specs(config)):
-        return None
-    return [there.get(identity) for identity in wanted]
-
-
-def _identities(config: ModelConfig) -> list[tuple[str, int, bytes, int]]:
-    """Return the identities of the instances of a configuration.
-
-    Triton: name and count of a group are no part of it. Equal instances are numbered.
-    """
-    alike: Counter[tuple[str, int, bytes]] = Counter()
-    identities = []
-    for spec, group in zip(instance_specs(config), groups_of_instances(config), strict=True):
-        kind = (spec.kind, spec.device_id, group)
-        identities.append((*kind, alike[kind]))
-        alike[kind] += 1
-    return identities

@@ -9,7 +9,7 @@ from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.control import ControlCalls
@@ -49,11 +49,12 @@ class InferenceGrpcService:
     ) -> None:
         """`calls` carries out control operations, and its runner decodes large messages."""
         self._engine = engine
+        self._inference = engine.inference
         calls = calls or ControlCalls(engine)
         self._runner = calls.runner
         self._compression = compression
         self._forwarding = forwarding
-        self._decoder = InferRequestDecoder(engine.request_limits)
+        self._decoder = InferRequestDecoder(engine.inference.request_limits)
         self._decode = self._decoder.decode
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
@@ -91,7 +92,7 @@ class InferenceGrpcService:
             return
         model_name, model_version, request_id = known
         try:
-            if self._engine.served(model_name, model_version).is_decoupled:
+            if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as error:
             failure.finish_infer(call, request_id, model_name, model_version, error)
@@ -165,13 +166,13 @@ class InferenceGrpcService:
         if element_counts:
             request.element_counts = element_counts
         try:
-            served = self._engine.served(header.model_name, header.model_version)
+            served = self._inference.served(header.model_name, header.model_version)
             if served.is_decoupled:
                 raise unsupported(_DECOUPLED)
             call.on_cancel = partial(self._abandon, request)
             if call.timing is not None:
                 call.timing.submit(request)
-            self._engine.submit(request, served)
+            self._inference.submit(request, served)
         except InferError as error:
             call.on_cancel = None
             failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
@@ -213,7 +214,7 @@ class InferenceGrpcService:
         model_name = model_version = request_id = ""
         try:
             model_name, model_version, request_id = identify(message)
-            if self._engine.served(model_name, model_version).is_decoupled:
+            if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
@@ -222,7 +223,7 @@ class InferenceGrpcService:
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
         """Cancel a request whose client has disconnected or whose deadline has passed; log it and finish the call."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
-        waited = self._engine.cancel(request)
+        waited = self._inference.cancel(request)
         error = why.error(waited=waited)
         failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
 

@@ -17,7 +17,7 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
@@ -94,9 +94,9 @@ class InferStream:
         "_call",
         "_decode",
         "_decoder",
-        "_engine",
         "_forwarding",
         "_has_paused_call",
+        "_inference",
         "_is_draining",
         "_is_half_closed",
         "_is_over",
@@ -126,7 +126,7 @@ class InferStream:
     ) -> None:
         self._call = call
         self._sender = sender or call
-        self._engine = engine
+        self._inference = engine.inference
         self._decoder = decoder
         self._decode = decoder.decode
         self._runner = runner or SliceRunner()
@@ -225,7 +225,7 @@ class InferStream:
                 raise unavailable("Server exiting")
             if turn.message_bytes > UNCOUNTED_BYTES:
                 self._reserve(turn)
-            served = self._engine.served(model_name, model_version)
+            served = self._inference.served(model_name, model_version)
             if served.is_decoupled:
                 turn.is_ordered = False
             else:
@@ -233,7 +233,7 @@ class InferStream:
                     turn.message_bytes = self._response_bytes
                 self._order.append(turn)
             self._open.add(request)
-            self._engine.submit(request, served)
+            self._inference.submit(request, served)
         except InferError as error:
             self._open.discard(request)
             if turn.reserved_bytes:
@@ -274,14 +274,14 @@ class InferStream:
     def cancel(self, why: CancelReason) -> None:
         """Cancel and log all open requests, because the client needs no responses; write nothing more."""
         for request in self._cancel_open():
-            waited = self._engine.cancel(request)
+            waited = self._inference.cancel(request)
             error = why.error(waited=waited)
             failure.log("gRPC", request.id, request.header.model_name, version_of(request), error)
 
     def fail(self) -> None:
         """Cancel all open requests after a failure that is logged elsewhere; write nothing more."""
         for request in self._cancel_open():
-            self._engine.cancel(request)
+            self._inference.cancel(request)
 
     def _cancel_open(self) -> list[InferRequest]:
         self._close()
@@ -392,7 +392,7 @@ class InferStream:
         turn = _Turn(0, self._sender, is_ordered=True)
         try:
             model_name, model_version, request_id = identify(message)
-            turn.is_ordered = not self._engine.served(model_name, model_version).is_decoupled
+            turn.is_ordered = not self._inference.served(model_name, model_version).is_decoupled
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
         self._reject(turn, request_id, model_name, model_version, error)

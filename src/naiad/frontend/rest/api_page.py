@@ -13,7 +13,7 @@ from pathlib import Path
 
 from naiad.core.errors import InferError, excerpt
 from naiad.core.model import name_of
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.rest.control import respond_failure
 from naiad.frontend.router import JSON_HEADERS, Action, Router
@@ -60,7 +60,7 @@ class ApiPageRoutes:
 
     def _model_document(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         model = arguments["model"]
-        self._engine.model_metadata(model)  # raises for an unknown model
+        self._engine.views.model_metadata(model)  # raises for an unknown model
         self._respond(context, functools.partial(self._encode, lambda: [model]))
 
     def _respond(self, context: HttpContext, work: Callable[[], bytes]) -> None:
@@ -72,7 +72,9 @@ class ApiPageRoutes:
     # --- on other threads -------------------------------------------------------------------------------------------
 
     def _ready_models(self) -> list[str]:
-        return sorted({name_of(row.name) for row in self._engine.survey_repository(ready_only=True)})[:MAX_MODELS]
+        return sorted({name_of(row.name) for row in self._engine.views.survey_repository(ready_only=True)})[
+            :MAX_MODELS
+        ]
 
     def _encode(self, models: Callable[[], Sequence[str]]) -> bytes:
         # Imported here: most servers never need it.
@@ -81,8 +83,8 @@ class ApiPageRoutes:
         documented = []
         for name in models():
             try:
-                metadata = self._engine.model_metadata(name)
-                documented.append(DocumentedModel(metadata, self._engine.is_decoupled(name)))
+                metadata = self._engine.views.model_metadata(name)
+                documented.append(DocumentedModel(metadata, self._engine.inference.is_decoupled(name)))
             except InferError as error:
                 _log.debug("the API page has no '%s': %s", excerpt(name), error.message)  # unloaded meanwhile
         endpoints = [
@@ -92,7 +94,7 @@ class ApiPageRoutes:
             for operation in self._operations
             for form in operation.rest
         ]
-        return encode_openapi(self._engine.server_metadata(), endpoints, documented)
+        return encode_openapi(self._engine.views.server_metadata(), endpoints, documented)
 
 
 def _read_page() -> tuple[Headers, bytes]:

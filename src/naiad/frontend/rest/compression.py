@@ -12,7 +12,7 @@ from http import HTTPStatus
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.model_table import ModelTable
 from naiad.frontend import failure
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
@@ -52,7 +52,7 @@ class ContentCodings:
     def __init__(
         self,
         run_in_thread: RunInThread,
-        models: Engine,
+        models: ModelTable,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:

@@ -13,7 +13,7 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
@@ -44,6 +44,7 @@ class GenerateRoutes:
     ) -> None:
         """`run_in_thread` decodes pictures, which takes too long for the event loop."""
         self._engine = engine
+        self._inference = engine.inference
         self._runner = runner or SliceRunner()
         self._run_in_thread = run_in_thread
         self._max_input_bytes = max_input_bytes
@@ -155,12 +156,12 @@ class GenerateRoutes:
             request = receiver.new_request(header, data, request_id)
             request.element_counts = element_counts
             receiver.watch(request, self._engine)
-            self._engine.submit(request)
+            self._inference.submit(request)
         except InferError as error:
             failure.respond(context, request_id, header.model_name, header.model_version, error)
 
     def _inputs_of(self, model: str, version: str) -> tuple[Inputs, RowColumns]:
-        config = self._engine.model_config(model, version)
+        config = self._engine.views.model_config(model, version)
         known = self._inputs.get((model, version))
         if known is not None and known[0] is config:
             return known[1], known[2]
@@ -213,7 +214,7 @@ class _OnlyResponse:
             if self._outcome is not None:
                 # Further responses are not needed.
                 self._fail(request, response, _wrong_count())
-                self._engine.cancel(request)
+                self._engine.inference.cancel(request)
                 return
             self._outcome = response.error or response
         if response.final:

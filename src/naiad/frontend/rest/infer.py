@@ -14,7 +14,7 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
@@ -118,10 +118,11 @@ class InferRoute:
         runner: SliceRunner | None = None,
     ) -> None:
         self._engine = engine
+        self._inference = engine.inference
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
         self._runner = runner or SliceRunner()
-        self._decoder = InferJsonDecoder(engine.request_limits)
+        self._decoder = InferJsonDecoder(engine.inference.request_limits)
         self._json_cost = JsonCost()
         self._headers: dict[int | None, Headers] = {None: JSON_HEADERS}
         """Response content types by the length of the JSON part; None if the response is all JSON."""
@@ -136,7 +137,7 @@ class InferRoute:
         request_id = ""
         try:
             # Before parsing: the error of an unknown model has priority over invalid tensors.
-            served = self._engine.served(model, version)
+            served = self._inference.served(model, version)
             if served.is_decoupled and framing is None:
                 raise unsupported(_DECOUPLED)
             if len(context.body) > SHORT_BYTES:
@@ -162,7 +163,7 @@ class InferRoute:
             context.on_disconnect = functools.partial(failure.abandon, self._engine, request)
             if fields.is_timed:
                 self._submit_timing(context, request)
-            self._engine.submit(request, served)
+            self._inference.submit(request, served)
         except InferError as error:
             _timing_of(context)  # the error carries it, too
             failure.respond(context, request_id or self._find_id(context), model, version, error)
@@ -171,7 +172,7 @@ class InferRoute:
         """Reject a request by its headers, before its body has arrived."""
         model, version, headers = arguments["model"], arguments["version"], context.headers
         try:
-            is_decoupled = self._engine.served(model, version).is_decoupled
+            is_decoupled = self._inference.served(model, version).is_decoupled
             if is_decoupled and accepted_framing(headers.get(b"accept", b"")) is None:
                 raise unsupported(_DECOUPLED)
             coding = headers.get(_CONTENT_CODING, b"").strip().lower()
@@ -234,7 +235,7 @@ class InferRoute:
             request.element_counts = element_counts
             context.on_disconnect = functools.partial(failure.abandon, self._engine, request)
             self._submit_timing(context, request, more)
-            self._engine.submit(request)
+            self._inference.submit(request)
         except InferError as error:
             failure.respond(context, request_id, header.model_name, header.model_version, error)
 
@@ -264,7 +265,7 @@ class InferRoute:
         request = streamed.new_request(without_binary_outputs(header), data, request_id)
         request.element_counts = element_counts
         streamed.watch(request, self._engine)
-        self._engine.submit(request)
+        self._inference.submit(request)
 
     def _decode_in_slices(self, context: HttpContext, model: str, version: str) -> Slices[Decoded]:
         json_length = self._json_length(context)
@@ -305,8 +306,8 @@ class InferRoute:
     def _decode_raw(self, context: HttpContext, model: str, version: str) -> Decoded:
         body = context.body
         self._check_size("raw binary", len(body))
-        metadata = self._engine.model_metadata(model, version)
-        batching = self._engine.model_config(model, version).max_batch_size > 0
+        metadata = self._engine.views.model_metadata(model, version)
+        batching = self._engine.views.model_config(model, version).max_batch_size > 0
         header, request_id, data = decode_raw(model, version, body, metadata, batching=batching)
         if context.headers.get(b"accept") == _JSON:
             # Triton: the response to a raw body is binary, independent of Accept.

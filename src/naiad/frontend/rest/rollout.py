@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from naiad.config.rollout.status import figures
 from naiad.core.errors import InferError, unavailable
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Action, respond_infer_error
 from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT
@@ -26,9 +26,9 @@ def rollout_actions(engine: Engine) -> Mapping[AnyOperation, Action]:
 
 
 def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None) -> None:
-    if engine.is_draining:
+    if engine.phase.is_draining:
         raise unavailable("Server not ready")
-    key = engine.rollout_key(model)
+    key = engine.rollout_commands.key(model)
     before = engine.rollouts.state(key)
     is_rollback = fields is not None and fields.get("action") == "rollback"
     counts = engine.rollouts.counts().get(key) if is_rollback else None
@@ -36,16 +36,18 @@ def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[st
     def done(error: InferError | None) -> None:
         if error is None:
             if before is not None and counts is not None:
-                engine.report_rollback(key, before, "client", figures(before, counts))
+                engine.rollout_commands.report_rollback(key, before, "client", figures(before, counts))
             _respond(engine, context, model)
         else:
             respond_infer_error(context, error)
 
-    engine.rollout_changes.change(model, fields, done)
+    engine.rollout_commands.changes.change(model, fields, done)
 
 
 def _respond(engine: Engine, context: HttpContext, model: str) -> None:
-    _answer(context, lambda: context.respond(200, JSON_HEADERS, (encode_status(engine.rollout_status(model)),)))
+    _answer(
+        context, lambda: context.respond(200, JSON_HEADERS, (encode_status(engine.rollout_commands.status(model)),))
+    )
 
 
 def _answer(context: HttpContext, work: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.control_audit import audited

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import TraceFields, fields_of_context
@@ -199,7 +199,7 @@ class StreamedResponse:
         self._waiting.append((request, response))
         if len(self._waiting) > _MAX_WAITING and self._engine is not None:
             self._stop()
-            self._engine.cancel(request)
+            self._engine.inference.cancel(request)
             self._fail(request, response, unavailable("responses arrive faster than they can be encoded as JSON"))
             if not response.final:
                 self._end()

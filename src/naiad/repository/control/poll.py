@@ -14,7 +14,6 @@ from typing import Generic
 
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
-from naiad.repository.catalog import reason_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.reconcile import (
     NEVER_LOADED,
@@ -26,6 +25,7 @@ from naiad.repository.control.reconcile import (
     reconcile,
 )
 from naiad.repository.lifecycle import V
+from naiad.repository.loads import reason_of
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
 from naiad.telemetry.last_resort import keep_running, report
@@ -137,8 +137,8 @@ class PollTrigger(Generic[V]):
 
     def _state(self) -> dict[str, LoadedModel]:
         """Return the models that were acted upon, with the fingerprints that they had then."""
-        loaded = self._controller.state(self._acted)
-        failed = self._controller.state(self._acted.keys() - loaded.keys(), with_failed=True)
+        loaded = self._controller.loaded.state(self._acted)
+        failed = self._controller.loaded.state(self._acted.keys() - loaded.keys(), with_failed=True)
         state: dict[str, LoadedModel] = {}
         for name, files in self._acted.items():
             if name in loaded:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, Restrictions
 from naiad.frontend.accounting.exchange import Accounting
 from naiad.frontend.accounting.grpc import AccountedService, call_type_of
@@ -97,7 +97,7 @@ class Ports:
         """Threads for work that may take minutes: loading and unloading."""
         self._codings = ContentCodings(
             self._side_threads.run,
-            engine,
+            engine.models,
             options.http.max_decompressed_bytes or options.http.max_input_bytes,
             options.http.max_decompression_ratio,
         )
@@ -323,7 +323,7 @@ class Ports:
         return server
 
     def _metrics_route(self) -> Handle:
-        return metrics_route(in_slices(self._engine.metrics_in_slices, self._loop.call_soon), self._keys)
+        return metrics_route(in_slices(self._engine.views.metrics_in_slices, self._loop.call_soon), self._keys)
 
     def _metrics(self) -> Service:
         handle, _ = self._accounted(self._codings.wrap_responses(self._metrics_route()))

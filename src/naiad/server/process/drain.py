@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.server.ports.endpoint import Connections, Service
 
 _log = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ async def drain(
     `unload` blocks up to the given number of seconds and returns whether all requests finished. `end_loads` ends the
     loads in progress, whose requests would be waited for.
     """
-    engine.is_draining = True
+    engine.phase.is_draining = True
     if drain_s:
         _log.info("no longer ready; serving for another %g s", drain_s)
         await asyncio.sleep(drain_s)
     deadline_s = time.monotonic() + exit_timeout_s
     await asyncio.to_thread(end_loads)
-    engine.close_to_new_sequences()
-    while engine.live_sequence_count and time.monotonic() < deadline_s:
+    engine.in_flight.close_to_new_sequences()
+    while engine.in_flight.live_sequence_count and time.monotonic() < deadline_s:
         # Live sequences continue over open connections, and end at the latest when they are idle.
         await asyncio.sleep(_SEQUENCE_POLL_S)
     for service in services:
@@ -68,14 +68,14 @@ async def drain(
         have_closed = await _all_closed(services, deadline_s, exit_timeout_s)
     finally:
         counting.cancel()
-    if not have_closed and engine.in_flight_count:
+    if not have_closed and engine.in_flight.count:
         _log.warning(
             "Timeout %g s: %d requests in flight, %d connections open",
             exit_timeout_s,
-            engine.in_flight_count,
+            engine.in_flight.count,
             sum(s.connections.connection_count for s in services),
         )
-        engine.abort(
+        engine.in_flight.abort(
             f"the server exits, and the request did not finish within the exit timeout of {exit_timeout_s:g} s"
         )
         last_s = time.monotonic() + _LAST_RESPONSES_S
@@ -90,7 +90,7 @@ async def drain(
 async def _count_down(engine: Engine, deadline_s: float) -> None:
     """Log every second, in Triton's words, which models the server waits for."""
     while True:
-        busy = engine.in_flight_versions()
+        busy = engine.in_flight.versions()
         left_s = max(0, round(deadline_s - time.monotonic()))
         _log.info("Timeout %d: Found %d model versions that have in-flight inferences", left_s, len(busy))
         for name, version, count in busy[:_MOST_LISTED]:

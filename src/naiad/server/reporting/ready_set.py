@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.ports import Loop
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
 from naiad.server.reporting.metrics import show_adaptive
 from naiad.telemetry.metrics.exposition import Row
@@ -63,7 +63,7 @@ class ReadySetPublisher:
             if key not in serving:
                 self._registry.remove_model(served.statistics)
         self._ready = ready
-        self._engine.publish(ready, name)
+        self._engine.models.publish(ready, name)
 
     def _served(self) -> list[Served]:
         return [served for versions in self._ready.values() for served in versions.values()]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from naiad.config.problem import errors_of, nearest
 from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.core.model import UNLOADED, IndexEntry, ModelState, name_of
-from naiad.engine.inference import Engine
+from naiad.engine.engine import Engine
 from naiad.options.network.addresses import host_of, is_unix, unix_path
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.repository.cloud.url import is_cloud_url
@@ -38,12 +38,12 @@ def log_models(engine: Engine, options: RepositoryOptions) -> None:
     Warns if the repositories contain no model, or lack one of --ready-models. It may read them again: not for the
     event loop.
     """
-    rows = engine.repository_index()
+    rows = engine.views.repository_index()
     is_explicit = options.control_mode == "explicit"
-    if options.paths and not rows and not (is_explicit and engine.survey_repository()):
+    if options.paths and not rows and not (is_explicit and engine.views.survey_repository()):
         _log.warning("%s", nothing_to_serve(options.paths))
     names = ReadyRule(options.ready_rule).names.difference(row.name for row in rows)
-    if absent := names and names.difference(name_of(row.name) for row in engine.survey_repository()):
+    if absent := names and names.difference(name_of(row.name) for row in engine.views.survey_repository()):
         shown = excerpt(", ".join(sorted(absent)))
         _log.warning(
             "--ready-models=%s: no repository has a model named %s; the server is not ready without it",
@@ -69,7 +69,7 @@ def loading_text(loading: Mapping[str, float], waited_s: float) -> str:
 
 def first_model(engine: Engine) -> str:
     """Return the name of a ready model; empty without one."""
-    return next((row.name for row in engine.repository_index(ready_only=True)), "")
+    return next((row.name for row in engine.views.repository_index(ready_only=True)), "")
 
 
 def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: bool, model: str) -> None:
@@ -113,7 +113,7 @@ def _curl_target(url: str) -> str:
 
 def _model_row(engine: Engine, row: IndexEntry) -> Sequence[str]:
     try:
-        served = engine.served(row.name, row.version)
+        served = engine.inference.served(row.name, row.version)
     except InferError:
         loaded = ["-", "-", "-"]
     else:

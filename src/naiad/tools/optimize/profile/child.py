@@ -19,7 +19,6 @@ from naiad.core.tensor import TensorSpec
 from naiad.testing.backend_model import BackendModel
 from naiad.testing.called_models import ModelError
 from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.runners.isolated import resident_mib
 from naiad.tools.optimize.correctness.runners.runner import RunnerError
 from naiad.tools.optimize.profile.messages import Arrays, Loaded, ProfileJob, TimedCalls
 from naiad.tools.process.usage import resident_mib

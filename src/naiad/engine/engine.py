@@ -1,0 +1,53 @@
+"""The engine: the only entry point of inference. Frontends submit requests and query models through its parts."""
+
+from naiad.engine.in_flight import InFlight
+from naiad.engine.inference import Inference
+from naiad.engine.model_table import ModelTable
+from naiad.engine.phase import Phase
+from naiad.engine.processes import OneProcess, Processes
+from naiad.engine.repository_commands import RepositoryCommands
+from naiad.engine.rollout.rollouts import Rollouts
+from naiad.engine.rollout_commands import RolloutCommands
+from naiad.engine.serving.served import Served
+from naiad.engine.views import Views
+from naiad.memory.regions import SharedMemory
+from naiad.repository.control.triggers import RepositoryControl
+from naiad.telemetry.metrics.metrics import Registry
+
+
+class Engine:
+    """The engine of a server process: one object for each of its jobs."""
+
+    def __init__(
+        self,
+        *,
+        server_id: str,
+        metrics: Registry,
+        shared_memory: SharedMemory | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        """`processes`: all processes of the server, if it has more than one."""
+        processes = processes or OneProcess()
+        self.phase = Phase()
+        """Whether the server starts or drains."""
+        self.shared_memory = shared_memory or SharedMemory()
+        """The registered regions of clients."""
+        self.rollouts = Rollouts()
+        """The states of rollouts."""
+        self.models = ModelTable(self.phase, self.rollouts)
+        """The ready versions: look-up, and the errors of missing models."""
+        self.inference = Inference(self.models, self.shared_memory)
+        """Submit and cancel requests; traces and the recording."""
+        self.in_flight = InFlight(self.models, processes)
+        """The requests and sequences in progress."""
+        self.views = Views(server_id, self.phase, self.models, metrics, processes)
+        """Health, metadata, configuration, statistics, index, metrics."""
+        self.repository = RepositoryCommands(self.phase, processes)
+        """Load and unload models."""
+        self.rollout_commands = RolloutCommands(self.phase, self.models, self.rollouts, self.repository, processes)
+        """Query and change rollouts."""
+
+    def attach(self, control: RepositoryControl[Served]) -> None:
+        """Connect the repository; called once, before the frontends start."""
+        self.models.catalog = control.catalog
+        self.repository.control = control

@@ -1,0 +1,13 @@
+"""How far the life of a server is."""
+
+
+class Phase:
+    """What a server is doing: it starts, serves, drains. Changed on the event loop."""
+
+    __slots__ = ("is_draining", "is_starting")
+
+    def __init__(self) -> None:
+        self.is_starting = True
+        """Whether the models of the start still load; from its end on the models decide readiness."""
+        self.is_draining = False
+        """Whether the server is going to exit; requests are still answered."""
