@@ -4,7 +4,7 @@ CONFIDENCE looks at the run on a fixed grid of moments: at 1 s and at each 1.25 
 requests up to its moment, so the outcome does not depend on how often `verdict` is called. A rule that may end at
 each look ends too often at a look where the requests happened to agree. Three things keep the intervals true: few
 looks (at most 19 in 50 s), no look before 1 s and 30 requests, and intervals of the widest of three block lengths
-(`intervals`). Simulations of requests confirm it (`test_coverage`): 95 % intervals at the end of a measurement hold the
+(`intervals`). Simulated requests confirm it (`test_coverage`): 95 % intervals at the end of a measurement hold the
 true value in 93 to 99 % of the runs.
 """
 
