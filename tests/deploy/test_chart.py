@@ -186,7 +186,7 @@ def test_recording_rules_come_without_alerts(chart: Any) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["prometheus metrics -", "all health,metrics -", "anybody all -"])
+@pytest.mark.parametrize("line", ["prometheus metrics -", "all health,metrics -", "everyone all -"])
 def test_open_metrics_need_no_key(chart: Any, line: str) -> None:
     text = rendered(chart, {"serviceMonitor": {"enabled": True}, "apiKeys": {"enabled": True, "lines": [line]}})
     assert "ServiceMonitor" in text
