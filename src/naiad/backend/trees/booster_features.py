@@ -99,7 +99,7 @@ def _with_ordered(ranges: Sequence[tuple[str, str]], categories: Sequence[Sequen
 
 
 def _may_be(info: str, count: int) -> bool:
-    """Return whether a column may have the indexes of so many categories; a constant one is 'none'."""
+    """Return whether a column may have the indexes of `count` categories; a constant one is 'none'."""
     found = _RANGE.fullmatch(info)
     if found is not None:
         return int(found[1]) >= -1 and int(found[2]) < count
