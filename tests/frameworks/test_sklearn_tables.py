@@ -16,6 +16,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 from sklearn.tree import DecisionTreeClassifier
 
 from naiad.backend.sklearn.backend import SklearnBackend
+from naiad.backend.sklearn.columns import text_of
 from naiad.config.features import read_features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
@@ -41,6 +42,17 @@ HOLES.loc[3, "age"] = np.nan
 HOLES.loc[5, "city"] = np.nan
 HOLES.loc[6, "kids"] = pandas.NA
 OBJECT_HOLES = HOLES.assign(city=HOLES.city.astype(object))
+RANKS = OBJECTS[["age"]].assign(
+    rank=pandas.Categorical(
+        GENERATOR.choice(["low", "mid", "top"], N), categories=["low", "mid", "top"], ordered=True
+    )
+)
+FLAGS = OBJECTS[["age"]].assign(is_member=OBJECTS.is_member.astype("category"))
+TOWNS = OBJECTS[["age"]].assign(town=pandas.Categorical(GENERATOR.choice(["Zürich", "東京", "Łódź"], N)))
+DAYS = OBJECTS[["age"]].assign(
+    day=pandas.Categorical(pandas.to_datetime(GENERATOR.choice(["2024-01-01", "2024-02-01"], N)))
+)
+SPANS = OBJECTS[["age"]].assign(span=pandas.cut(OBJECTS.age, 3))
 DATES = pandas.DataFrame({"when": pandas.to_datetime("2024-01-01") + pandas.to_timedelta(np.arange(N) * 9, unit="D")})
 
 
@@ -60,6 +72,12 @@ def encoded(encoder, columns=("city",)):
     return make_pipeline(
         make_column_transformer((encoder, list(columns)), remainder="passthrough"), LogisticRegression()
     )
+
+
+def behind_a_table(estimator):
+    """A step before it passes the columns on as a table."""
+    first = make_column_transformer(("passthrough", ["age", "city"])).set_output(transform="pandas")
+    return make_pipeline(first, estimator)
 
 
 def month(frame):
@@ -86,6 +104,15 @@ ESTIMATORS = {
     "lightgbm": (lgb, CATEGORIES),
     "lightgbm with holes": (lgb, HOLES),
     "lightgbm of numbered categories": (lgb, NUMBERED),
+    "lightgbm of ordered categories": (lgb, RANKS),
+    "lightgbm of flags": (lgb, FLAGS),
+    "xgboost of ordered categories": (xgb, RANKS),
+    "lightgbm of any text": (lgb, TOWNS),
+    "boosting of any text": (lambda: boosted(categorical_features="from_dtype"), TOWNS),
+    "xgboost behind a table": (lambda: behind_a_table(xgb()), CATEGORIES),
+    "lightgbm behind a table": (lambda: behind_a_table(lgb()), CATEGORIES),
+    "boosting of days": (lambda: boosted(categorical_features="from_dtype"), DAYS),
+    "boosting of spans": (lambda: boosted(categorical_features="from_dtype"), SPANS),
     "ordinal encoder": (lambda: encoded(OrdinalEncoder()), STRINGS),
     "encoder of flags": (lambda: encoded(OneHotEncoder(drop="if_binary"), ["city", "is_member"]), STRINGS),
     "target encoder": (lambda: encoded(TargetEncoder()), STRINGS),
@@ -131,7 +158,7 @@ def tensors(model, frame):
     for name, signature in model.inputs.signatures.items():
         column = frame[name]
         if signature.datatype is DataType.BYTES:
-            values = ["" if pandas.isna(value) else str(value) for value in column]
+            values = ["" if pandas.isna(value) else text_of(value) for value in column]
             result[name] = np.array([[value.encode()] for value in values], object)
         elif signature.datatype is DataType.BOOL:
             result[name] = column.to_numpy(bool).reshape(-1, 1)
@@ -151,6 +178,20 @@ def test_table_gives_the_numbers_of_its_library(tmp_path, name):
         wanted = np.asarray(getattr(estimator, method)(frame))
         found = run(model, tensors(model, frame), method)
         np.testing.assert_allclose(found, wanted.reshape(N, -1), rtol=1e-6)
+
+
+def test_ambiguous_ordered_category_is_not_guessed(tmp_path):
+    """The file has the number of categories, and two columns of numbers that may be the indexes."""
+    frame = RANKS.assign(kids=OBJECTS.kids % 3)
+    with pytest.raises(InferError, match="categorical_feature do not match"):
+        load_estimator(tmp_path, "", lgb().fit(frame, BUYS))
+
+
+def test_categories_that_xgboost_has_cut_are_refused(tmp_path):
+    with pytest.raises(
+        InferError, match="the categories of column 'town' are not known: XGBoost may have cut their names"
+    ):
+        load_estimator(tmp_path, "", xgb().fit(TOWNS, BUYS))
 
 
 def test_kinds_of_columns_are_found(tmp_path):

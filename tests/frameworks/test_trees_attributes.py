@@ -94,6 +94,19 @@ def test_best_iteration_can_be_switched_off(tmp_path):
     np.testing.assert_allclose(found[:, 0], model.get_booster().inplace_predict(table), rtol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_slice_below_the_best_round_is_refused(tmp_path, engine):
+    model = stopped_early()
+    part = model.get_booster()[: model.best_iteration]
+    part.set_attr(best_iteration=str(model.best_iteration), scikit_learn='{"_estimator_type": "classifier"}')
+    part.save_model(tmp_path / "xgboost.ubj")
+    said = refusal(tmp_path, parameters(engine=engine))
+    assert f"has the attribute best_iteration {model.best_iteration}, but only {model.best_iteration} rounds" in said
+    table = CANCER.data[:ROWS].astype(np.float32)
+    found = predict(load_forest(tmp_path, parameters(engine=engine, best_iteration="false")), table)
+    np.testing.assert_allclose(found[:, 0], part.inplace_predict(table), rtol=1e-5)
+
+
 def test_shap_values_count_the_best_rounds(tmp_path):
     model = stopped_early()
     model.save_model(tmp_path / "xgboost.json")
@@ -321,6 +334,17 @@ def test_xgboost_file_has_names_and_categories(tmp_path):
     np.testing.assert_allclose(
         predict(load_forest(tmp_path), table)[:, 0], model.predict_proba(frame()[:ROWS])[:, 1], rtol=1e-5
     )
+
+
+def test_names_that_xgboost_has_cut_are_missing(tmp_path):
+    table = frame().rename(columns={"mean radius": "radius"})
+    table["city"] = table["city"].cat.rename_categories({"Oslo": "Århus", "Rom": "Zürich"})
+    model = xgboost.XGBClassifier(n_estimators=6, enable_categorical=True, n_jobs=1).fit(table, CANCER.target)
+    model.save_model(tmp_path / "xgboost.json")
+    assert dict(features_of(tmp_path).categories) == {"floor": [5, 6, 7]}
+    rows = np.stack([table["radius"], table["city"].cat.codes, table["floor"].cat.codes], 1)[:ROWS]
+    found = predict(load_forest(tmp_path), rows.astype(np.float32))
+    np.testing.assert_allclose(found[:, 0], model.predict_proba(table[:ROWS])[:, 1], rtol=1e-5)
 
 
 def test_lightgbm_file_has_names_and_categories(tmp_path):

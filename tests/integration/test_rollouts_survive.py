@@ -138,6 +138,65 @@ def test_split_and_refusal_survive_a_restart(
     assert send(server, 20) == {"2": 20}
 
 
+PHASES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
+    "canary": ([{"stable": 1, "canary": 2, "weight": 25}], {"1": 15, "2": 5}),
+    "blue-green": ([{"to": 1}], {"1": 20}),
+    "blue-green switched": ([{"to": 1}, {"to": 2}], {"2": 20}),
+    "canary rolled back": ([{"stable": 1, "canary": 2, "weight": 50}, {"action": "rollback"}], {"1": 20}),
+    "blue-green rolled back": ([{"to": 1}, {"to": 2}, {"action": "rollback"}], {"1": 20}),
+}
+"""Decisions of a client, and how 20 requests are split afterwards. Version 3, the newest, has never been chosen."""
+
+
+def assert_split(server: ServerProcess, wanted: dict[str, int]) -> None:
+    """A process that other clients ask too may be one request ahead of an even split."""
+    found = send(server, 20)
+    assert found.keys() == wanted.keys(), found
+    assert all(abs(found[version] - count) <= 1 for version, count in wanted.items()), found
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_restarts_and_replicas_keep_every_phase(again: Callable[..., ServerProcess], root: Path, phase: str) -> None:
+    write_scale(root, 3, version=3)
+    decisions, split = PHASES[phase]
+    state: Any = {}
+    server = again(*EXPLICIT)
+    assert send(server, 4) == {"3": 4}
+    for fields in decisions:
+        state = change(server, **fields)
+    assert_split(server, split)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end(server, number)
+        server = again(*EXPLICIT)
+        assert_split(server, split)
+    replicas = [server, again(*EXPLICIT, "--processes=2")]
+    for old in list(replicas):  # a rolling restart: each one is replaced while all serve
+        seen: Counter[str] = Counter()
+        stop = threading.Event()
+
+        def ask(seen: Counter[str] = seen, stop: threading.Event = stop) -> None:
+            while not stop.is_set():
+                for each in list(replicas):
+                    seen.update(send(each, 4))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            new = again(*EXPLICIT)
+            assert_split(new, split)
+            replicas.append(new)
+            wait_until(lambda seen=seen: sum(seen.values()) >= 40, "no requests were answered")  # type: ignore[misc]
+            replicas.remove(old)
+        finally:
+            stop.set()
+            thread.join(60)
+        end(old, signal.SIGTERM)
+        assert seen.keys() == split.keys(), "another version has answered during the restart"
+    for each in replicas:
+        assert_split(each, split)
+        assert status_of(each)["refused"].keys() == state["refused"].keys()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_guard_does_not_try_a_refused_canary_again(
     again: Callable[..., ServerProcess], root: Path, mode: str

@@ -86,7 +86,7 @@
 {{- end -}}
 {{- end -}}
 {{- if not (or (has "metrics" $open) (has "all" $open)) -}}
-{{- $errors = append $errors "serviceMonitor.keySecretName is empty, but apiKeys.lines let nobody read the metrics without a key, so that Prometheus would report every replica as down: name a Secret with a key for the category metrics, or add the line `prometheus metrics -`" -}}
+{{- $errors = append $errors "serviceMonitor.keySecretName is empty, but apiKeys.lines let no client read the metrics without a key, so that Prometheus would report every replica as down: name a Secret with a key for the category metrics, or add the line `prometheus metrics -`" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (or $v.ingress.http.enabled $v.ingress.grpc.enabled) $v.networkPolicy.enabled (not $v.networkPolicy.clients) -}}

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
+from naiad.backend.trees.booster_features import CUT_NAMES, cut_categories, lightgbm_features, xgboost_features
 from naiad.core.datatype import DataType
+from naiad.core.errors import invalid_argument
 
 
 class ColumnKind(enum.Enum):
@@ -31,7 +32,8 @@ class Column:
     example: object
     """A value that the step accepts."""
     categories: Sequence[object] = ()
-    """The categories of pandas that the model was trained on, in its order."""
+    """The categories of pandas that the model was trained on, in its order. Clients send those that are neither
+    numbers nor text as `text_of` writes them."""
     empty: object = ""
     """What empty text is: for a step that knows missing text its mark for it."""
 
@@ -41,6 +43,16 @@ class Column:
         if self.kind is ColumnKind.FLAG:
             return DataType.BOOL
         return DataType.BYTES if isinstance(self.example, str) else DataType.FP64
+
+
+_PLAIN = (str, bool, np.bool_, int, float, np.number)
+
+
+def text_of(category: Any) -> Any:
+    """Return a category as clients send it: a date in ISO 8601, an interval as `(20.0, 30.0]`; others as they are."""
+    if category is None or isinstance(category, _PLAIN):
+        return category
+    return category.isoformat() if hasattr(category, "isoformat") else str(category)
 
 
 NUMBER = Column(ColumnKind.NUMBER, 0.0)
@@ -82,8 +94,11 @@ def _members(estimator: Any) -> Iterator[Any]:
 
 
 def read_columns(estimator: Any, names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns that the first step knows more of than that they are numbers."""
-    found: dict[str, Column] = {}
+    """Return the columns that the first step knows more of than that they are numbers.
+
+    Raises InferError(INVALID_ARG) for categories of XGBoost whose names are not known.
+    """
+    found = _of_later_steps(estimator, names)
     for member in _members(estimator):
         found = {**read_columns(member, names), **found}
     step = first_step(estimator)
@@ -97,28 +112,61 @@ def read_columns(estimator: Any, names: Sequence[str]) -> dict[str, Column]:
     categories = getattr(step, "categories_", None)
     if categories is not None:
         pairs = zip(names, categories, strict=False)
-        return {name: _column(values[0], _missing(values)) for name, values in pairs if len(values)}
+        return {name: _of_categories(values) for name, values in pairs if len(values)}
     statistics = getattr(step, "statistics_", None)
     if statistics is not None and statistics.dtype == object:
         return {name: _column(value, step.missing_values) for name, value in zip(names, statistics, strict=False)}
     return {**_of_booster(step, names), **found}
 
 
+def _of_later_steps(estimator: Any, names: Sequence[str]) -> dict[str, Column]:
+    """Return the categories that reach a later step of a pipeline as they came: it has seen the name of the column.
+
+    A ColumnTransformer that gives tables puts the name of the transformer before it: `passthrough__city`.
+    """
+    while not hasattr(estimator, "steps") and (inner := _fitted(estimator)) is not None:
+        estimator = inner
+    found: dict[str, Column] = {}
+    for _, step in getattr(estimator, "steps", ())[1:]:
+        own = [str(name) for name in getattr(step, "feature_names_in_", ())]
+        for name, column in read_columns(step, own).items() if own else ():
+            original = name if name in names else name.partition("__")[2]
+            if column.kind is ColumnKind.CATEGORY and original in names:
+                found.setdefault(original, column)
+    return found
+
+
 def _of_booster(step: Any, names: Sequence[str]) -> dict[str, Column]:
     """Return the pandas categories of an estimator of XGBoost or LightGBM."""
     module = type(step).__module__.partition(".")[0]
     if module == "xgboost" and hasattr(step, "get_booster"):
-        features = xgboost_features(step.get_booster())
+        booster = step.get_booster()
+        if cut := cut_categories(booster):
+            raise invalid_argument(
+                f"the categories of column '{cut[0]}' are not known: {CUT_NAMES}; train with categories of numbers "
+                "or of ASCII text"
+            )
+        features = xgboost_features(booster)
     elif module == "lightgbm" and hasattr(step, "booster_"):
         features = lightgbm_features(step.booster_, step.booster_.model_to_string())
     else:
         return {}
     places = dict(zip(features.names, names, strict=False))
     return {
-        places[name]: Column(ColumnKind.CATEGORY, categories[0], tuple(categories))
+        places[name]: Column(ColumnKind.CATEGORY, text_of(categories[0]), tuple(categories))
         for name, categories in features.categories.items()
         if categories and name in places
     }
+
+
+def _of_categories(values: Any) -> Column:
+    """Return the column of an encoder's categories."""
+    if values.dtype.kind == "M":
+        return Column(ColumnKind.DATE, str(values[0]))
+    if values[0] is None or isinstance(values[0], _PLAIN):
+        return _column(values[0], _missing(values))
+    known = tuple(value for value in values if value is not None and value == value)
+    return Column(ColumnKind.CATEGORY, text_of(known[0]), known) if known else NUMBER
 
 
 def _missing(categories: Any) -> Any:

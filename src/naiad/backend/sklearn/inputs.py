@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from naiad.backend.signature import TensorSignature
-from naiad.backend.sklearn.columns import NUMBER, TRIALS, Column, ColumnKind, first_step, read_columns
+from naiad.backend.sklearn.columns import NUMBER, TRIALS, Column, ColumnKind, first_step, read_columns, text_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import invalid_argument
@@ -86,7 +86,9 @@ class ColumnInputs:
         if column.kind is ColumnKind.CATEGORY:
             # Empty text is no value, unless it is a category; other unknown values are the estimator's affair.
             known = list(column.categories)
-            items = [None if value not in known and (value == "" or value != value) else value for value in values]
+            by_text = {text_of(each): each for each in known}
+            given = [by_text.get(value, value) for value in values.tolist()]
+            items = [None if value not in known and (value == "" or value != value) else value for value in given]
             others = [value for value in dict.fromkeys(items) if value is not None and value not in known]
             return self._pandas.Categorical(items, categories=[*known, *others])
         if column.kind is ColumnKind.DATE:

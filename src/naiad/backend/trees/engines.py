@@ -18,7 +18,7 @@ import numpy as np
 
 from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
 from naiad.backend.trees.forest_file import ForestFile, reason_of
-from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, read_attributes, stored_attributes
+from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, check_rounds, read_attributes, stored_attributes
 from naiad.config.features import Features
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Array
@@ -86,6 +86,7 @@ class XGBoostEngine(TreeEngine):
         if learner["gradient_booster"]["name"] == "gblinear":
             raise file.error("is a linear model (booster gblinear), no forest; train it with booster gbtree")
         attributes = read_attributes(file, self._booster.attributes(), best_iteration)
+        check_rounds(file, attributes, self._booster.num_boosted_rounds())
         self._rounds = (0, attributes.rounds)
         self._thread_count = thread_count
         self._lock = threading.Lock()
@@ -216,7 +217,7 @@ class TreeliteEngine(TreeEngine):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that are unknown and allowed
-                self._model: Any = _load_treelite(treelite, file, attributes.rounds, allow_unknown_field)
+                self._model: Any = _load_treelite(treelite, file, attributes, allow_unknown_field)
         except treelite.TreeliteError as error:
             raise file.load_error("treelite", error) from error
         header = self._model.get_header_accessor()
@@ -243,7 +244,7 @@ _BINARY, _MULTICLASS = 0, 2
 """treelite's numbers of tasks."""
 
 
-def _load_treelite(treelite: Any, file: ForestFile, rounds: int, allow_unknown_field: bool) -> Any:
+def _load_treelite(treelite: Any, file: ForestFile, attributes: XGBoostAttributes, allow_unknown_field: bool) -> Any:
     path = str(file.path)
     if file.model_type == "treelite_checkpoint":
         return treelite.Model.deserialize(path)
@@ -254,8 +255,8 @@ def _load_treelite(treelite: Any, file: ForestFile, rounds: int, allow_unknown_f
                 "parameter 'engine' to lightgbm, and install it (pip install lightgbm)"
             )
         return treelite.frontend.load_lightgbm_model(path)
-    if rounds:
-        return treelite.frontend.from_xgboost_json(_best_rounds(file, rounds))
+    if attributes.rounds:
+        return treelite.frontend.from_xgboost_json(_best_rounds(file, attributes))
     if file.model_type == "xgboost":
         return treelite.frontend.load_xgboost_model_legacy_binary(path)
     form = file.model_type.removeprefix("xgboost_").replace("ubj", "ubjson")
@@ -265,8 +266,9 @@ def _load_treelite(treelite: Any, file: ForestFile, rounds: int, allow_unknown_f
 _ZERO_AS_MISSING = b"[zero_as_missing: 1]"
 
 
-def _best_rounds(file: ForestFile, rounds: int) -> str:
+def _best_rounds(file: ForestFile, attributes: XGBoostAttributes) -> str:
     """Return the first rounds of an XGBoost file as JSON. Raises InferError(INVALID_ARG) without XGBoost."""
+    rounds = attributes.rounds
     opening = f"was trained with early stopping and predicts with its first {rounds} rounds, which treelite cannot"
     remedy = "set parameter 'best_iteration' to false to predict with all rounds"
     if file.model_type == "xgboost":
@@ -276,6 +278,7 @@ def _best_rounds(file: ForestFile, rounds: int) -> str:
     except ImportError:
         raise file.error(f"{opening} without the package xgboost; install it, or {remedy}") from None
     booster = xgboost.Booster(model_file=bytearray(_read(file)))
+    check_rounds(file, attributes, booster.num_boosted_rounds())
     return bytes(booster[:rounds].save_raw("json")).decode()
 
 

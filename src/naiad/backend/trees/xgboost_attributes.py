@@ -65,6 +65,19 @@ def read_attributes(file: ForestFile, attributes: Mapping[str, str], wanted: str
     return XGBoostAttributes(rounds, _labels(kept), _missing(kept))
 
 
+def check_rounds(file: ForestFile, attributes: XGBoostAttributes, available: int) -> None:
+    """Refuse a file that has fewer rounds than its best one: a slice of a model keeps the attributes of the whole.
+
+    Raises InferError(INVALID_ARG).
+    """
+    if attributes.rounds > available:
+        raise file.error(
+            f"has the attribute {BEST_ITERATION} {attributes.rounds - 1}, but only {available} rounds: it is part of "
+            f"a model; save the whole one, or set parameter '{BEST_ITERATION}' to false to predict with all rounds "
+            "of the file"
+        )
+
+
 def stored_attributes(file: ForestFile) -> dict[str, str]:
     """Return the attributes that matter from a file of XGBoost, without its library."""
     data = file.path.read_bytes()
