@@ -913,10 +913,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="sequences_of_a_drain",
         file="src/naiad/server/process/drain.py",
-        text="    engine.close_to_new_sequences()\n",
+        text="    engine.in_flight.close_to_new_sequences()\n",
         replacement="",
         tests=("unit/server/test_drain.py",),
         harm="a server that exits waits for sequences that begin meanwhile",
+    ),
+    Mutant(
+        name="optional_part_of_a_path",
+        file="src/naiad/operations/operation.py",
+        text='_BRACKETS = {"[": "(?:", "]": ")?"}\n',
+        replacement='_BRACKETS = {"[": "(?:", "]": ")"}\n',
+        tests=("unit/operations/test_declaration.py",),
+        harm="a path without a version is not found",
+    ),
+    Mutant(
+        name="two_operations_of_one_method",
+        file="src/naiad/operations/operation.py",
+        text="            if other is not operation:\n",
+        replacement="            if other is None:\n",
+        tests=("unit/operations/test_declaration.py",),
+        harm="the second operation of a gRPC method hides the first one",
     ),
     Mutant(
         name="groups_of_a_batch",

@@ -3,7 +3,7 @@
 from naiad.engine.in_flight import InFlight
 from naiad.engine.inference import Inference
 from naiad.engine.model_table import ModelTable
-from naiad.engine.phase import Phase
+from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.repository_commands import RepositoryCommands
 from naiad.engine.rollout.rollouts import Rollouts
@@ -28,7 +28,7 @@ class Engine:
     ) -> None:
         """`processes`: all processes of the server, if it has more than one."""
         processes = processes or OneProcess()
-        self.phase = Phase()
+        self.phase = ServerPhase()
         """Whether the server starts or drains."""
         self.shared_memory = shared_memory or SharedMemory()
         """The registered regions of clients."""

@@ -10,7 +10,7 @@ from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelKey, ModelState, version_number
 from naiad.engine.missing import missing_version, removed_model, rows_named, still_loading, suggestion, unknown_name
-from naiad.engine.phase import Phase
+from naiad.engine.phase import ServerPhase
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 
@@ -27,7 +27,7 @@ class ModelTable:
     `publish` replaces the table as a whole, so a look-up on the loop needs no lock.
     """
 
-    def __init__(self, phase: Phase, rollouts: Rollouts) -> None:
+    def __init__(self, phase: ServerPhase, rollouts: Rollouts) -> None:
         self._phase = phase
         self._rollouts = rollouts
         self.catalog: Catalog[Served] | None = None

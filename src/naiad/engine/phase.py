@@ -1,7 +1,7 @@
 """How far the life of a server is."""
 
 
-class Phase:
+class ServerPhase:
     """What a server is doing: it starts, serves, drains. Changed on the event loop."""
 
     __slots__ = ("is_draining", "is_starting")

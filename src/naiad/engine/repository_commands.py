@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from naiad.core.errors import unavailable
-from naiad.engine.phase import Phase
+from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import Processes
 from naiad.engine.serving.served import Served
 from naiad.repository.control.triggers import RepositoryControl
@@ -13,7 +13,7 @@ from naiad.repository.stores.store import Store
 class RepositoryCommands:
     """Loads and unloads models. All methods block, so they are not for the event loop, and raise InferError."""
 
-    def __init__(self, phase: Phase, processes: Processes) -> None:
+    def __init__(self, phase: ServerPhase, processes: Processes) -> None:
         self._phase = phase
         self._processes = processes
         self.control: RepositoryControl[Served] | None = None

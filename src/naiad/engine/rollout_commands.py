@@ -11,7 +11,7 @@ from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.core.ports import Loop
 from naiad.engine.model_table import ModelTable
-from naiad.engine.phase import Phase
+from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OnDone, Processes
 from naiad.engine.repository_commands import RepositoryCommands
 from naiad.engine.rollout.changes import RolloutChanges
@@ -26,7 +26,7 @@ class RolloutCommands:
 
     def __init__(
         self,
-        phase: Phase,
+        phase: ServerPhase,
         models: ModelTable,
         rollouts: Rollouts,
         repository: RepositoryCommands,

@@ -13,7 +13,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.core.version import __version__
 from naiad.engine.missing import bad_version, is_version
 from naiad.engine.model_table import ModelTable
-from naiad.engine.phase import Phase
+from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.serving.served import explain
@@ -43,7 +43,7 @@ class Views:
     """Health, metadata, configuration, statistics, index and metrics."""
 
     def __init__(
-        self, server_id: str, phase: Phase, models: ModelTable, metrics: Registry, processes: Processes
+        self, server_id: str, phase: ServerPhase, models: ModelTable, metrics: Registry, processes: Processes
     ) -> None:
         self._server_id = server_id
         self._phase = phase

@@ -254,6 +254,7 @@ def test_missing_versions_are_loaded_beside_served_ones(tmp_path: Path) -> None:
         """Has a version that is not loaded."""
 
         takes_commands = True
+        catalog = None
 
         def __init__(self, replica: Replica) -> None:
             self.replica = replica

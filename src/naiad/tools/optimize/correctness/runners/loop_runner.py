@@ -11,7 +11,7 @@ from naiad.tools.optimize.correctness.runners.runner import Arrays, RunnerError
 _Result = TypeVar("_Result")
 
 
-class LoopRunner:
+class EventLoopRunner:
     """Asks a model on an event loop in a thread of its own."""
 
     def __init__(self, name: str) -> None:

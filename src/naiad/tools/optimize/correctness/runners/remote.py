@@ -1,11 +1,11 @@
 """A model on a running server, as a runner: naiad, or any other server of KServe v2."""
 
 from naiad.client import Client
-from naiad.tools.optimize.correctness.runners.loop_runner import LoopRunner
+from naiad.tools.optimize.correctness.runners.loop_runner import EventLoopRunner
 from naiad.tools.optimize.correctness.runners.runner import Arrays
 
 
-class RemoteRunner(LoopRunner):
+class RemoteRunner(EventLoopRunner):
     """Sends requests to a server. `close` closes the connections."""
 
     def __init__(self, url: str, model: str, version: str = "", *, call_s: float = 60.0) -> None:

@@ -11,11 +11,11 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.server.embedded import EmbeddedServer
-from naiad.tools.optimize.correctness.runners.loop_runner import LoopRunner
+from naiad.tools.optimize.correctness.runners.loop_runner import EventLoopRunner
 from naiad.tools.optimize.correctness.runners.runner import Arrays, RunnerError
 
 
-class ServedRunner(LoopRunner):
+class ServedRunner(EventLoopRunner):
     """A model of a repository. `close` unloads it."""
 
     def __init__(self, repository: Path, model: str, *, may_unpickle: bool = False) -> None:
