@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from naiad.options.network.access import format_line
+from naiad.options.network.access_options import format_line
 from naiad.tools.process.child import ProcessError, with_this_path
 from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 

@@ -27,7 +27,7 @@ from bench.gate_models import (
     words,
 )
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.optimize_source import Format
 
 _P = Precision
 

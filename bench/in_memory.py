@@ -16,7 +16,7 @@ from naiad.engine.inference import Inference
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 ROUNDS = 7
 

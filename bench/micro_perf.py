@@ -19,8 +19,8 @@ from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.protocol.grpc.walk import encode_varint
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK, PREFIX
 from naiad.wire.http2.frames import DATA, HEADERS, SETTING_INITIAL_WINDOW_SIZE, frame, settings, window_update

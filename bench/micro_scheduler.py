@@ -16,7 +16,7 @@ from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.queue import QueueLimits
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 REQUESTS = 20_000
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from bench.gate_cases import Case, faithful, sabotaged
 from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.verdict import Verdict
 
 LEAST_REJECTED = 0.95

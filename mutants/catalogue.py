@@ -6,7 +6,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # wire
     Mutant(
         name="response_window",
-        file="src/naiad/wire/http2/output.py",
+        file="src/naiad/wire/http2/frame_output.py",
         text="            self.window -= payload_bytes\n",
         replacement="",
         tests=("property/test_http2_properties.py", "unit/wire/test_http2_output.py"),
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="dropped_body",
-        file="src/naiad/wire/http2/output.py",
+        file="src/naiad/wire/http2/frame_output.py",
         text="        if left < 0:\n            raise StreamError(stream_id, Http2Code.FLOW_CONTROL_ERROR)\n",
         replacement="",
         tests=("unit/frontend/test_early_refusal.py",),
@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="pipelined_bytes",
-        file="src/naiad/frontend/http1/responses.py",
+        file="src/naiad/frontend/http1/waiting_requests.py",
         text="                context.waiting_bytes = 0\n",
         replacement="",
         tests=("unit/frontend/test_http1_connection.py", "property/test_http1_pipelining.py"),
@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="library_confinement",
-        file="src/naiad/config/validate/files.py",
+        file="src/naiad/config/validate/file_names.py",
         text="        elif is_outside(name) and directory:\n",
         replacement="        elif name.startswith('/') and directory:\n",
         tests=("unit/config/test_config_files.py",),
@@ -218,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost_wake_up",
-        file="src/naiad/engine/serving/responses.py",
+        file="src/naiad/engine/serving/response_queue.py",
         text=(
             "        self._woken = False\n"
             "        answers = self._answers\n"
@@ -266,7 +266,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="cancel_of_shared",
-        file="src/naiad/engine/cache/model.py",
+        file="src/naiad/engine/cache/cached_model.py",
         text="        if len(pending.waiting) == 1 and pending.asked is not None:\n",
         replacement="        if pending.asked is not None and next(iter(pending.waiting)) is request:\n",
         tests=("unit/engine/test_response_cache.py", "property/test_cached_model_invariants.py"),
@@ -274,7 +274,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="cache_key",
-        file="src/naiad/engine/cache/model.py",
+        file="src/naiad/engine/cache/cached_model.py",
         text="request.data if memo[2] is None else [request.data[place] for place in memo[2]]:",
         replacement="request.data:",
         tests=("unit/engine/test_response_cache.py",),
@@ -434,7 +434,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="columns_by_order",
-        file="src/naiad/tools/predict/sources/source.py",
+        file="src/naiad/tools/predict/sources/row_source.py",
         text="    if names := signature.features.names:\n",
         replacement="    if (names := signature.features.names) and len(names) != len(columns):\n",
         tests=("unit/tools/predict/test_features.py",),
@@ -467,7 +467,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="cancelled_answer",
-        file="src/naiad/telemetry/statistics/model.py",
+        file="src/naiad/telemetry/statistics/model_statistics.py",
         text="(self._answered_is_success and not is_cancelled(response.error))",
         replacement="self._answered_is_success",
         tests=("unit/telemetry/test_statistics.py",),
@@ -475,7 +475,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="audit_flood",
-        file="src/naiad/telemetry/logs/access.py",
+        file="src/naiad/telemetry/logs/access_log.py",
         text='        if self._limiter.admit(("refused", entry.protocol, entry.status)):\n',
         replacement='        if self._limiter.admit(("refused", entry.path)):\n',
         tests=("unit/telemetry/test_access_log.py",),
@@ -483,7 +483,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="table_cells",
-        file="src/naiad/telemetry/logs/output.py",
+        file="src/naiad/telemetry/logs/log_output.py",
         text="    if not all(map(str.isprintable, lines)):\n",
         replacement="    if not lines:\n",
         tests=("unit/telemetry/test_log.py",),
@@ -492,7 +492,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # options and accounts
     Mutant(
         name="limit_given_twice",
-        file="src/naiad/options/network/access.py",
+        file="src/naiad/options/network/access_options.py",
         text="        if limit in found:\n",
         replacement="        if False:\n",
         tests=("unit/config/test_api_keys.py",),
@@ -550,7 +550,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # bind
     Mutant(
         name="open_requests_of_a_function",
-        file="src/naiad/bind/execution.py",
+        file="src/naiad/bind/callable_loop.py",
         text="            self._changed.wait_for(lambda: not self._open_count or self._open_count < MAX_OPEN_REQUESTS)\n",  # noqa: E501
         replacement="",
         tests=("unit/bind/test_bind_executor.py",),
@@ -592,7 +592,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # rollouts
     Mutant(
         name="refusals_are_united",
-        file="src/naiad/config/rollout/record.py",
+        file="src/naiad/config/rollout/rollout_record.py",
         text="        joined[version] = max(verdict, joined.get(version, verdict))\n",
         replacement="        joined[version] = verdict\n",
         tests=("property/test_rollout_record_properties.py",),
@@ -600,7 +600,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="cautious_decision_counts",
-        file="src/naiad/config/rollout/record.py",
+        file="src/naiad/config/rollout/rollout_record.py",
         text="    return state.revision, -exposure,",
         replacement="    return state.revision, exposure,",
         tests=("unit/config/test_rollout_record.py",),
@@ -616,7 +616,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="stored_before_answered",
-        file="src/naiad/engine/rollout/changes.py",
+        file="src/naiad/engine/rollout/rollout_changes.py",
         text="            if error is not None or not self._records.has(key) or not is_news(state):\n",
         replacement="            if True:\n",
         tests=("unit/engine/test_rollout_changes.py",),
@@ -682,7 +682,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="tuned_without_verdict",
-        file="src/naiad/tools/optimize/run.py",
+        file="src/naiad/tools/optimize/optimization.py",
         text="            if verdict.is_accepted:\n                self.outcomes[name]",
         replacement="            if True:\n                self.outcomes[name]",
         tests=("unit/tools/optimize/test_run.py",),
@@ -690,7 +690,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="weights_beside_the_model",
-        file="src/naiad/tools/optimize/converters/run.py",
+        file="src/naiad/tools/optimize/converters/conversions.py",
         text="    return [each for each in names if each.is_file()]\n",
         replacement="    return []\n",
         tests=("unit/tools/optimize/test_conversion_run.py",),
@@ -755,7 +755,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="one_turn_compared",
-        file="src/naiad/tools/analyze/search/comparison.py",
+        file="src/naiad/tools/analyze/search/best_comparison.py",
         text="        if len(rows) < MIN_TURNS:\n            continue\n",
         replacement="",
         tests=("unit/tools/analyze/search/test_comparison.py::test_server_lost_in_the_first_turn",),
@@ -763,7 +763,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="each_at_its_own_load",
-        file="src/naiad/tools/analyze/search/comparison.py",
+        file="src/naiad/tools/analyze/search/best_comparison.py",
         text="    return [at.of(each) for each in fitting] if len(fitting) > 1 else []\n",
         replacement=(
             "    own = {configuration_key(each.point.variants): each.point for each in [*rest, best]}\n"
@@ -774,7 +774,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="written_without_comparison",
-        file="src/naiad/tools/analyze/run.py",
+        file="src/naiad/tools/analyze/analysis.py",
         text="if ranking.is_compared and ranking.winner is not None else ()",
         replacement="if ranking.winner is not None else ()",
         tests=("unit/tools/analyze/test_winner.py",),
@@ -839,7 +839,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="first_rows_recorded",
-        file="src/naiad/tools/predict/pipeline.py",
+        file="src/naiad/tools/predict/row_flow.py",
         text="        recorded_s, interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S\n",
         replacement="        recorded_s, interval_s = time.monotonic(), CHECKPOINT_S\n",
         tests=("integration/test_predict_robustness.py",),
@@ -863,7 +863,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="integers_stay",
-        file="src/naiad/client/rows.py",
+        file="src/naiad/client/data_frames.py",
         text='    if converted.dtype.kind in "iub" and not np.array_equal(converted, array):\n',
         replacement="    if False:\n",
         tests=("unit/client/test_rows.py",),
@@ -960,7 +960,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="amount_given_twice",
-        file="src/naiad/options/limits.py",
+        file="src/naiad/options/execution_limits.py",
         text="        if key in amounts:\n",
         replacement="        if False:\n",
         tests=("unit/cli/test_options.py",),
@@ -992,7 +992,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="figures_of_a_busy_machine",
-        file="src/naiad/tools/optimize/run.py",
+        file="src/naiad/tools/optimize/optimization.py",
         text="        if not was_cached and not any(",
         replacement="        if not was_cached or any(",
         tests=("unit/tools/optimize/test_run.py",),

@@ -10,8 +10,8 @@ import hpack
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 
 _LIMIT_BYTES = 4096
 

@@ -12,6 +12,7 @@ from fuzz.target import Target
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall
 from naiad.frontend.http2.connection import Http2Server
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import (
     CONTINUATION,
     DATA,
@@ -24,7 +25,6 @@ from naiad.wire.http2.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
 
 _LIMITS = Http2Limits(

@@ -10,7 +10,7 @@ import h2.settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.connection_limits import Http2Limits
 from support.http2_conversation import ECHO, HOLD, STREAM, Conversation
 from support.long_run import examples
 from support.raw_http2 import grpc_head, grpc_message

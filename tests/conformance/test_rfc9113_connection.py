@@ -2,8 +2,8 @@
 
 import pytest
 
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Code
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, HOLD, STREAM, Frame
 from support.raw_http2 import (
     ACK,

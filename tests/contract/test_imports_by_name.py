@@ -27,7 +27,7 @@ EXCEPTIONS = {
 }
 IMPORTED_BY_NAME = {
     "naiad.backend.loading": {*BUILT_IN.values(), PYTHON_BASED, ISOLATED},
-    "naiad.worker.loading": {ISOLATION_ADAPTER},
+    "naiad.worker.model_class": {ISOLATION_ADAPTER},
     "naiad.cli.main": {module for module, _ in VERBS.values()},
     "naiad.cli.completion": {module for module, _ in VERBS.values() if module != "naiad.cli.completion"},
 }
@@ -118,7 +118,7 @@ def test_only_the_tables_name_modules_in_strings() -> None:
         ('importlib.import_module("naiad.%s" % name)', ["naiad.%s"]),
         ('"naiad.backend.registry"', []),
         ('logging.getLogger("naiad.tools.predict")', []),
-        ('command = ["-m", "naiad.tools.optimize.profile.child"]', []),
+        ('command = ["-m", "naiad.tools.optimize.profile.profile_child"]', []),
         ('GROUP = "naiad.backends"', []),
         ("from naiad.backend import registry", []),
     ],

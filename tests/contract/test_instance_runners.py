@@ -20,7 +20,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.serving import loop_runner as instance_on_loop
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers, ScriptedModel, config, header, request, served_model
 from support.waiting import until
 

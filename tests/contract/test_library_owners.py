@@ -24,7 +24,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "naiad/config/forms/",
         "naiad/config/model_config_pb2.py",
         "naiad/protocol/",
-        "naiad/tools/analyze/simulation/configuration.py",
+        "naiad/tools/analyze/simulation/system_configuration.py",
         "naiad/tools/analyze/variants/manual.py",
     ),
     "hpack": ("naiad/wire/http2/",),
@@ -54,7 +54,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "orjson": (
         "naiad/cli/check/",
         "naiad/cli/inspect/",
-        "naiad/config/changes.py",
+        "naiad/config/configuration_changes.py",
         "naiad/config/forms/",
         "naiad/frontend/multi_model.py",
         "naiad/protocol/",
@@ -68,8 +68,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "uvloop": (
         "naiad/cli/perf/command.py",
         "naiad/server/",
-        "naiad/tools/perf/generator/worker.py",
-        "naiad/tools/predict/run.py",
+        "naiad/tools/perf/generator/generator_process.py",
+        "naiad/tools/predict/prediction.py",
     ),
     # what serves the models of a framework
     "ai_edge_litert": ("naiad/backend/litert/",),
@@ -91,7 +91,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "naiad/backend/executorch/",
         "naiad/backend/huggingface/",
         "naiad/backend/pytorch/",
-        "naiad/worker/loading.py",
+        "naiad/worker/model_class.py",
         FORMATS,
         OPTIMIZE,
     ),
@@ -112,7 +112,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pandas": (
         "naiad/backend/mlflow/",
         "naiad/backend/sklearn/",
-        "naiad/client/rows.py",
+        "naiad/client/data_frames.py",
         "naiad/integrations/mlflow/",
     ),
     "PIL": ("naiad/protocol/pictures.py", "naiad/tools/demo/", "naiad/tools/perf/inputs/"),

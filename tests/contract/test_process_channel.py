@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.cluster.channel import ClusterChannel, ClusterChannelError, receive_first, send_first
 from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
 from naiad.cluster.member.process import Member as MemberServer
 from naiad.cluster.messages import Welcome
+from naiad.cluster.process_channel import ClusterChannel, ClusterChannelError, receive_first, send_first
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import Address, Listener
 from support.uvloop_run import run

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from naiad.engine.cache.redis_store import RedisStore, encode
-from naiad.engine.cache.store import CachedResponse
+from naiad.engine.cache.response_store import CachedResponse
 
 NO_RESPONSE = b"\x0c\x00\x00\x00[[], [1, 2]]"
 

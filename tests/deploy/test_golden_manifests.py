@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from naiad.options.network.access import parse_api_keys
+from naiad.options.network.access_options import parse_api_keys
 from naiad.options.sources.command_line import parse_options
 from support.custom_resources import validate_custom
 from support.kubernetes_manifests import DEPLOY, Manifest, container, read_manifests, validate_strictly, workload

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from naiad.tools.demo.formats.catalog import FORMATS
+from naiad.tools.demo.formats.format_catalog import FORMATS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MAY_TAKE_S = 280

@@ -7,15 +7,15 @@ import torch
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.converters.run import Converter
+from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
+from naiad.tools.optimize.converters.conversions import Converter
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.runners.served import ServedRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.samples.reading import ArraySamples, shape_ranges
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.served_runner import ServedRunner
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import ArraySamples, shape_ranges
 from support.digits_classifier import digits_classifier
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict, verify_package
 from support.onnx_digits import onnx_digits

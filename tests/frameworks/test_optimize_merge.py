@@ -11,9 +11,9 @@ from tokenizers import BertWordPieceTokenizer
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.converters.onnx.merge import CONFIG, merge_preprocessing
-from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runners.served import ServedRunner
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
+from naiad.tools.optimize.correctness.runners.served_runner import ServedRunner
+from naiad.tools.optimize.optimize_source import Format
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "ser", "##ver", "!", "naiad"]
 STEPS = [

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import naiad
-from naiad.tools.optimize.options import Options
+from naiad.tools.optimize.choices import Options
 
 FLAGS = ("--seconds", "0.1", "--tuning-seconds", "0", "--finalists", "1", "--sensitivity-steps", "0", "--quiet")
 STEPS = [

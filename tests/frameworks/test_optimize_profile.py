@@ -7,9 +7,9 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.measurement import Runtime
-from naiad.tools.optimize.profile import serving, tuning
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.candidate_measurement import Runtime
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.profile import finalist_serving, tuning
 from support.judged_conversions import ROWS
 from support.openvino_models import digits_model
 from support.torch_digits import save_torchscript, trained_digits
@@ -46,7 +46,7 @@ def converted(backend, form, folder):
 
 @pytest.mark.parametrize("case", ["dense", "network"])
 def test_finalist_is_served(case, request, monkeypatch):
-    monkeypatch.setattr(serving, "_ROUNDS", 2)
+    monkeypatch.setattr(finalist_serving, "_ROUNDS", 2)
     conversion, source, samples = request.getfixturevalue(case)
     runtime = profile.runtimes(conversion.candidate, 2)[1]
     ((name, found),) = profile.serve([(conversion, runtime, 2)], samples, source, seconds=0.1)

@@ -6,11 +6,11 @@ from onnx import helper, numpy_helper
 
 from naiad.tools.optimize import sensitivity
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.converters.run import Converter
+from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.optimize_source import Format
 from support.sensitive_networks import SAMPLES, SIZE, judge_onnx, onnx_runner, outlier_network, write_network
 
 

@@ -9,14 +9,14 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.correctness.runners.runner import RunnerError
-from naiad.tools.optimize.samples.reading import from_path
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import from_path
 from naiad.tools.optimize.sources import NamedSamples, open_source, reference_runner
 from naiad.tools.optimize.sources.observation import observe
-from naiad.tools.optimize.sources.reading import Reading
 from naiad.tools.optimize.sources.reading_child import read
 from naiad.tools.optimize.sources.saving import save
+from naiad.tools.optimize.sources.tensor_reader import Reading
 
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
 LABELS = (DATA[:, 0] > 0).astype(int)

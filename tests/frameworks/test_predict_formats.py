@@ -6,8 +6,8 @@ import numpy as np
 import pandas
 import xgboost
 
-from naiad.tools.demo.formats.catalog import FORMATS, answers, build
 from naiad.tools.demo.formats.classifier import train
+from naiad.tools.demo.formats.format_catalog import FORMATS, answers, build
 from support.predict_command import predict
 
 NEED_A_FLAG = ("digits_joblib",)

@@ -10,7 +10,7 @@ import tritonclient.http as httpclient
 from torch import nn
 
 from naiad.core.errors import InferError
-from naiad.tools.split.pipeline import SplitOptions, split_model
+from naiad.tools.split.split_stages import SplitOptions, split_model
 from support.server_process import SOURCE, serving
 
 WIDTH = 24

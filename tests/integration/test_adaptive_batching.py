@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
-from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
+from naiad.config.model_profile import PROFILE_FILE, ModelProfile, format_profile
 from support.model_repository import add_sub_config, write_model, write_python_add_sub
 from support.onnx_models import add_sub
 from support.server_process import ServerProcess, serving

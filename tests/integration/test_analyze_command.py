@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.config.profile import parse_profile
+from naiad.config.model_profile import parse_profile
 from support.analyze_command import LIMITS, SHORT, analyze, recorded, rows, served, write_settings
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model, write_python_add_sub

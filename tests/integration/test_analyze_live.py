@@ -14,10 +14,10 @@ import pytest
 
 from naiad.client import InferError
 from naiad.tools.analyze.live import LiveInstrument, OwnServer, RunningServer, journal_path, restore_from_journal
-from naiad.tools.analyze.measurement import ServerLostError
+from naiad.tools.analyze.point_measurement import ServerLostError
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import make_variant
-from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import InputSettings, ModelLoad, Protocol, ServerTarget
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model, write_python_add_sub
 from support.server_process import SOURCE, ServerProcess
@@ -222,7 +222,7 @@ from pathlib import Path
 from naiad.tools.analyze.live import LiveInstrument, RunningServer
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import make_variant
-from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import InputSettings, ModelLoad, Protocol, ServerTarget
 
 async def analyze(url, journal, number):
     models = [ModelLoad(name, inputs=InputSettings(shapes={"INPUT0": (4,)})) for name in ("identity", "other")]
@@ -340,7 +340,7 @@ def test_own_server_ends_with_the_analysis(repository, tmp_path):
     script = """
         import asyncio, os, signal
         from naiad.tools.analyze.live import LiveInstrument, OwnServer
-        from naiad.tools.perf.plan import ModelLoad
+        from naiad.tools.perf.perf_plan import ModelLoad
 
         async def analyze():
             server = OwnServer([{repository!r}])

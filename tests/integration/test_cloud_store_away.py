@@ -8,7 +8,7 @@ import pytest
 import tritonclient.http as httpclient
 
 from naiad.core.errors import InferError
-from naiad.repository.opening import CacheSettings, open_repository
+from naiad.repository.open_repository import CacheSettings, open_repository
 from support.model_repository import scale_source, write_identity, write_scale
 from support.object_stores import ENVIRONMENT, S3Server
 from support.server_process import ServerProcess

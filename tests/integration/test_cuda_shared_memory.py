@@ -25,7 +25,7 @@ from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.tools.perf.inputs import memory_blocks
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, ModelLoad
+from naiad.tools.perf.perf_plan import InputSettings, ModelLoad
 from naiad.tools.values.tensor import InputError
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving

@@ -9,7 +9,7 @@ import tritonclient.grpc
 import tritonclient.http
 from rich.console import Console
 
-from naiad.tools.demo.server import DemoSettings, NotReadyError, serving
+from naiad.tools.demo.demo_server import DemoSettings, NotReadyError, serving
 from support.model_repository import write_identity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.options.network.access import format_line
+from naiad.options.network.access_options import format_line
 from support.model_repository import write_identity
 from support.server_process import ServerProcess, serving
 

@@ -11,7 +11,7 @@ import tritonclient.http as httpclient
 
 from naiad.cli.explain import explain
 from naiad.core.model import DECISIONS
-from naiad.telemetry.metrics.model import RELEASE_REASONS
+from naiad.telemetry.metrics.model_metrics import RELEASE_REASONS
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.onnx_models import add_sub

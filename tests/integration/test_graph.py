@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.explain import graph
+from naiad.cli.explain import flowchart
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_python_add_sub
 from support.server_process import ServerProcess, serving
@@ -49,14 +49,14 @@ out  C FP32[16]
 def test_list_of_repository_and_of_server_are_same(
     repository: Path, server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert graph.run(["twice", "--model-repository", str(repository)]) == 0
+    assert flowchart.run(["twice", "--model-repository", str(repository)]) == 0
     assert capsys.readouterr().out == LIST
-    assert graph.run(["twice", "--url", server.http_url]) == 0
+    assert flowchart.run(["twice", "--url", server.http_url]) == 0
     assert capsys.readouterr().out == LIST
 
 
 def test_mermaid_is_printed_with_every_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert graph.run(["twice", "--model-repository", str(repository), "--mermaid"]) == 0
+    assert flowchart.run(["twice", "--model-repository", str(repository), "--mermaid"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "flowchart LR"
     assert sum('["python_add_sub<br/>python"]' in line for line in lines) == 2
@@ -69,10 +69,10 @@ def test_output_file_has_what_would_be_printed(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
     arguments = ["twice", "--model-repository", str(repository), *flags]
-    assert graph.run(arguments) == 0
+    assert flowchart.run(arguments) == 0
     printed = capsys.readouterr().out
     path = tmp_path / "twice.txt"
-    assert graph.run([*arguments, "--output", str(path)]) == 0
+    assert flowchart.run([*arguments, "--output", str(path)]) == 0
     assert capsys.readouterr().out == f"written to {path}\n"
     assert path.read_text() == printed
 
@@ -87,7 +87,7 @@ def test_output_file_has_what_would_be_printed(
 def test_repository_that_cannot_be_drawn_is_reported(
     repository: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
 ) -> None:
-    assert graph.run([model, "--model-repository", str(repository)]) == 1
+    assert flowchart.run([model, "--model-repository", str(repository)]) == 1
     assert capsys.readouterr().err.startswith(message)
 
 
@@ -95,7 +95,7 @@ def test_ensemble_that_cannot_load_is_reported_with_place(tmp_path: Path, capsys
     write_python_add_sub(tmp_path)
     steps = [("python_add_sub", {"INPUT0": "A", "INPUT1": "x"}, {"OUTPUT0": "C"})]
     write_ensemble(tmp_path, "broken", [tensor("A")], [tensor("C")], steps)
-    assert graph.run(["broken", "--model-repository", str(tmp_path)]) == 1
+    assert flowchart.run(["broken", "--model-repository", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "model 'broken' would not load" in error
     assert "config.pbtxt:" in error
@@ -103,11 +103,11 @@ def test_ensemble_that_cannot_load_is_reported_with_place(tmp_path: Path, capsys
 
 
 def test_model_unknown_to_server_is_reported(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    assert graph.run(["nothing", "--url", server.http_url]) == 1
+    assert flowchart.run(["nothing", "--url", server.http_url]) == 1
     assert "Request for unknown model: 'nothing' is not found" in capsys.readouterr().err
 
 
 def test_unwritable_file_is_reported(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "twice.mmd"
-    assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 1
+    assert flowchart.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err

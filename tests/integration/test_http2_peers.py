@@ -14,8 +14,8 @@ import pytest
 
 from naiad.protocol import service_pb2
 from naiad.wire.grpc import MessageAssembler, encode_status_text
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.hpack import RequestHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
 from support.raw_http2 import DATA, HEADERS, Http2Peer, grpc_message
 from support.server_process import ServerProcess

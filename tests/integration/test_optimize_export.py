@@ -7,8 +7,8 @@ import pytest
 
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.tools.optimize import package
-from naiad.tools.optimize.package.contents import opened
-from naiad.tools.optimize.package.signature import ExportError
+from naiad.tools.optimize.package.package_files import opened
+from naiad.tools.optimize.package.package_signature import ExportError
 from support import packaged_models
 from support.packaged_models import VISION, naiad
 from support.waiting import wait_until

@@ -9,17 +9,17 @@ import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.candidate_measurement import Runtime
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RunnerError
-from naiad.tools.optimize.correctness.runners.served import ServedRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.measurement import Runtime
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RunnerError
+from naiad.tools.optimize.correctness.runners.served_runner import ServedRunner
+from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.sources import open_source
-from naiad.tools.optimize.steps.journal import StepJournal
 from naiad.tools.optimize.steps.judging import Judge
+from naiad.tools.optimize.steps.step_journal import StepJournal
 from support import sabotaged_conversions as models
 
 VISION, TEXT, HALVES = models.vision(), models.text(), models.halves()

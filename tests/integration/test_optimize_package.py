@@ -10,12 +10,12 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import package
 from naiad.tools.optimize.candidate import Precision, Status
-from naiad.tools.optimize.correctness.runners.runner import RenamedRunner
-from naiad.tools.optimize.correctness.settings import Budget, Settings
-from naiad.tools.optimize.package.contents import opened
+from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
+from naiad.tools.optimize.correctness.runners.model_runner import RenamedRunner
+from naiad.tools.optimize.optimize_source import Labels
 from naiad.tools.optimize.package.evidence import read_evidence
 from naiad.tools.optimize.package.manifest import MANIFEST, manifest_of
-from naiad.tools.optimize.source import Labels
+from naiad.tools.optimize.package.package_files import opened
 from support import sabotaged_conversions as models
 from support.packaged_models import CONFIG, VISION, naiad, result, source, write
 

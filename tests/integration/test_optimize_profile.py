@@ -9,11 +9,11 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import choice, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
-from naiad.tools.optimize.measurement import Runtime
-from naiad.tools.optimize.profile import serving
-from naiad.tools.optimize.result import Objective, Outcome
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.optimize_result import Objective, Outcome
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.profile import finalist_serving
 from support import onnx_models
 
 SAMPLES = [{name: np.full(16, row, np.float32) for name in ("INPUT0", "INPUT1")} for row in range(4)]
@@ -71,11 +71,11 @@ def test_processes_end_with_the_iterator(source, convert):
     next(measured)
     measured.close()
     children = os.popen(f"ps --ppid {os.getpid()} -o args").read()
-    assert "naiad.tools.optimize.profile.child" not in children
+    assert "naiad.tools.optimize.profile.profile_child" not in children
 
 
 def test_served_finalists(source, convert, monkeypatch):
-    monkeypatch.setattr(serving, "_ROUNDS", 3)
+    monkeypatch.setattr(finalist_serving, "_ROUNDS", 3)
     free, fixed = convert("source", onnx_models.add_sub()), convert("fixed", onnx_models.add_sub((2, 16)))
     threads = Runtime("threads-1", {"intra_op_thread_count": "1"})
     finalists = [(free, Runtime(), 4), (fixed, threads, 2), (convert("broken", b"nothing"), Runtime(), 4)]

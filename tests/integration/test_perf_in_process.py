@@ -10,8 +10,8 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_array, to_buffer
-from naiad.tools.perf.exchange import RequestTemplate
-from naiad.tools.perf.plan import Protocol, ServerTarget
+from naiad.tools.perf.perf_exchange import RequestTemplate
+from naiad.tools.perf.perf_plan import Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from support.perf_targets import Sender, run, template
 

@@ -12,7 +12,7 @@ import pytest
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.telemetry.traffic import FORMAT_VERSION
 from naiad.tools.perf.measuring.level import PerfProgress
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     InputSettings,
     Load,
@@ -29,7 +29,7 @@ from naiad.tools.perf.plan import (
     ServerTarget,
     Stop,
 )
-from naiad.tools.perf.session import Session, run
+from naiad.tools.perf.perf_session import Session, run
 from naiad.tools.values.tensor import InputError
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
@@ -100,9 +100,9 @@ def test_processes_share_the_load(service):
 
 
 def test_busy_generator_gets_more_processes(service, monkeypatch):
-    monkeypatch.setattr("naiad.tools.perf.session._BUSY_CPU_SHARE", -1.0)
+    monkeypatch.setattr("naiad.tools.perf.perf_session._BUSY_CPU_SHARE", -1.0)
     idle = iter((1.5, 0.5))
-    monkeypatch.setattr("naiad.tools.perf.session.IdleCores.mean", lambda _: next(idle))
+    monkeypatch.setattr("naiad.tools.perf.perf_session.IdleCores.mean", lambda _: next(idle))
     (row,) = measured(service, Concurrency(4), measuring=COUNTED).rows
     assert (row.generator.processes, row.request_count) == (2, 40)
 

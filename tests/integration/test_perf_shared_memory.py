@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, InferError
-from naiad.memory.system import DIRECTORY
+from naiad.memory.posix_memory import DIRECTORY
 from naiad.tools.perf.inputs.memory_blocks import SystemBlock
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, ModelLoad
+from naiad.tools.perf.perf_plan import InputSettings, ModelLoad
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import serving

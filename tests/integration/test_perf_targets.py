@@ -9,8 +9,8 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_array, to_buffer
-from naiad.tools.perf.exchange import RequestTemplate
-from naiad.tools.perf.plan import Mode
+from naiad.tools.perf.perf_exchange import RequestTemplate
+from naiad.tools.perf.perf_plan import Mode
 from support.certificates import Certificates
 from support.perf_targets import Sender, opened, run, template
 from support.server_process import ServerProcess

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.tools.predict import PredictJob, predict
-from naiad.tools.predict import pipeline as batch_pipeline
+from naiad.tools.predict import row_flow as batch_pipeline
 from support import onnx_models
 from support.model_repository import write_model
 from support.predict_command import predict as run_predict

@@ -21,7 +21,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli import rollout as verb
-from naiad.config.rollout.declaration import parse_toml
+from naiad.config.rollout.rollout_declaration import parse_toml
 from support.model_repository import write_model, write_scale
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving

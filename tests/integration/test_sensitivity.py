@@ -2,8 +2,8 @@
 
 from naiad.tools.optimize import sensitivity
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
-from naiad.tools.optimize.converters.run import Converter
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.converters.conversions import Converter
+from naiad.tools.optimize.optimize_source import Format
 from support.sensitive_networks import SAMPLES, judge_onnx, outlier_network
 
 SETTINGS = {Precision.INT8: {"calibration": "minmax"}, Precision.INT8_DYNAMIC: {}}

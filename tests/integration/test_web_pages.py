@@ -20,7 +20,7 @@ from naiad.frontend.multi_model import MultiModelRoutes
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.memory.regions import SharedMemory
-from naiad.options.network.clouds import SageMakerOptions
+from naiad.options.network.cloud_options import SageMakerOptions
 from support.browser import needs_browser, page_server
 from support.model_repository import write_identity
 from support.ports import free_port

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.tools.predict import PredictJob, checkpoint, pipeline, predict
-from naiad.tools.predict.checkpoint import JobCheckpoint
+from naiad.tools.predict import PredictJob, job_checkpoint, predict, row_flow
+from naiad.tools.predict.job_checkpoint import JobCheckpoint
 from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
 
@@ -68,12 +68,12 @@ class Fuse:
 @contextmanager
 def fused(fuse: Fuse) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "CHECKPOINT_S", 0.0)
+        patch.setattr(row_flow, "CHECKPOINT_S", 0.0)
         patch.setattr(PartFile, "write", fuse.write(PartFile.write))
         patch.setattr(PartFile, "sync", fuse.around(PartFile.sync))
         patch.setattr(JobCheckpoint, "_append", fuse.around(JobCheckpoint._append))
         patch.setattr(Path, "replace", fuse.around(Path.replace))
-        patch.setattr(checkpoint.shutil, "rmtree", fuse.around(shutil.rmtree))
+        patch.setattr(job_checkpoint.shutil, "rmtree", fuse.around(shutil.rmtree))
         yield
 
 

@@ -11,9 +11,9 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.cache.model import CachedModel
-from naiad.engine.cache.store import CachedResponse, LocalCache
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.engine.cache.cached_model import CachedModel
+from naiad.engine.cache.response_store import CachedResponse, LocalCache
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.long_run import examples
 
 _QUESTIONS = st.tuples(

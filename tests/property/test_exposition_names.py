@@ -13,8 +13,8 @@ from naiad.core.errors import InferError, encodable
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.exposition import add, parse
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelMetricSource
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.metrics.model_metrics import ModelMetricSource
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 HOSTILE = [
     "my-team",

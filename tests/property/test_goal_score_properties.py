@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.tools.analyze.goal import Bound, Goal
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.search.goal_score import combine, compare, gain, rank
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Interval

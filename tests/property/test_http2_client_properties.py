@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.wire.http2 import frames as wire
-from naiad.wire.http2.client import ClientConnection
+from naiad.wire.http2.client_connection import ClientConnection
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Error, frame
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_pair import REQUEST_BLOCK, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
 from support.http2_peer import SETTINGS_FRAME, data_frame
 from support.long_run import examples

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from naiad.wire.grpc import GrpcError, MessageAssembler
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Error, frame, window_update
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame, split_frames
 from support.long_run import examples
 

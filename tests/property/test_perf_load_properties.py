@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.tools.perf.generator.requests import model_chooser
+from naiad.tools.perf.generator.next_request import model_chooser
 from naiad.tools.perf.load.arrivals import arrivals_ns, deal
 from naiad.tools.perf.load.search import values
 from naiad.tools.perf.load.sequences import SentSequence, SequenceSource
-from naiad.tools.perf.plan import Intervals, Phase, Ramp, RequestRate, Schedule, Search, Sequences
+from naiad.tools.perf.perf_plan import Intervals, Phase, Ramp, RequestRate, Schedule, Search, Sequences
 
 _RATES = st.floats(0.1, 1e6)
 _PHASES = st.lists(st.builds(Phase, st.floats(0.01, 5), st.floats(0, 500), st.floats(0, 500)), min_size=1, max_size=5)

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from naiad.options.limits import ResourceAmount
+from naiad.options.execution_limits import ResourceAmount
 from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource
 from support.long_run import examples
 

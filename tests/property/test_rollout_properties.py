@@ -5,7 +5,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.config.rollout.declaration import Guard, Rollout, Steps, parse_tree
 from naiad.config.rollout.guard import (
     GuardVerdict,
     RolloutCounts,
@@ -16,6 +15,7 @@ from naiad.config.rollout.guard import (
     upper_ns,
 )
 from naiad.config.rollout.pins import SequencePins
+from naiad.config.rollout.rollout_declaration import Guard, Rollout, Steps, parse_tree
 from naiad.config.rollout.splitter import EvenSplit, position_of, salt_of, threshold
 from naiad.config.rollout.state import RolloutState, changed, ended, promoted, rolled_back, started, stepped
 from naiad.core.errors import InferError

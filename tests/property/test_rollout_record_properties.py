@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.config.rollout.declaration import Guard, Rollout, Steps
-from naiad.config.rollout.record import RecordError, decode_record, encode_record, merge
+from naiad.config.rollout.rollout_declaration import Guard, Rollout, Steps
+from naiad.config.rollout.rollout_record import RecordError, decode_record, encode_record, merge
 from naiad.config.rollout.state import (
     MAX_REFUSALS,
     Refusal,

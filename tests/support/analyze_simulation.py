@@ -12,9 +12,9 @@ from itertools import product
 from typing import Any
 
 from naiad.tools.analyze.goal import Bound, Goal
-from naiad.tools.analyze.measurement import Measured, Prediction, Ranking, ServerLostError
+from naiad.tools.analyze.point_measurement import Measured, Prediction, Ranking, ServerLostError
 from naiad.tools.analyze.search.configurations import number
-from naiad.tools.analyze.search.settings import SearchSettings
+from naiad.tools.analyze.search.search_settings import SearchSettings
 from naiad.tools.analyze.space import Dimension, Point, Space, Variant
 from naiad.tools.measure.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
 

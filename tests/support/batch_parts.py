@@ -13,12 +13,12 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array, Shape, TensorSpec
-from naiad.tools.predict import run
-from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict import prediction
+from naiad.tools.predict.job_signature import RowSignature, read_signature
+from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
-from naiad.tools.predict.signature import RowSignature, read_signature
-from naiad.tools.predict.sources.opening import find_files
-from naiad.tools.predict.sources.reader import Reader
+from naiad.tools.predict.sources.input_files import find_files
+from naiad.tools.predict.sources.row_reader import Reader
 
 Tensors = Mapping[str, tuple[DataType, Shape]]
 
@@ -121,5 +121,5 @@ def served(model: Doubling) -> Any:
         yield model
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "open_endpoint", open_endpoint)
+        patch.setattr(prediction, "open_endpoint", open_endpoint)
         yield model

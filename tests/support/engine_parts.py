@@ -14,10 +14,10 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.resources import ModelResources
+from naiad.engine.instance_resources import ModelResources
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 Serve = Callable[..., ServedModel]
 

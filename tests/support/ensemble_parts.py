@@ -7,9 +7,9 @@ from google.protobuf import text_format
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.engine.ensemble.model import EnsembleModel
+from naiad.engine.ensemble.ensemble_model import EnsembleModel
 from naiad.engine.serving.served import ModelRouter
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import StepLoop
 
 IN, OUT = TensorSpec("IN", DataType.FP32, (1,)), TensorSpec("OUT", DataType.FP32, (1,))

@@ -1,9 +1,9 @@
 """A client's and a server's HTTP/2 connection that are connected by bytes, and what each has received."""
 
-from naiad.wire.http2.client import ClientConnection, ClientStream
+from naiad.wire.http2.client_connection import ClientConnection, ClientStream
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import encode_fields
-from naiad.wire.http2.limits import Http2Limits
-from naiad.wire.http2.server import ServerConnection
+from naiad.wire.http2.server_connection import ServerConnection
 from support.http2_peer import RecordingSink
 
 REQUEST_BLOCK = encode_fields(

@@ -5,6 +5,7 @@ from typing import Any
 
 import hpack
 
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import (
     DATA,
     FLAG_END_HEADERS,
@@ -15,9 +16,8 @@ from naiad.wire.http2.frames import (
     frame,
     settings,
 )
-from naiad.wire.http2.limits import Http2Limits
-from naiad.wire.http2.server import ServerConnection
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.server_connection import ServerConnection
+from naiad.wire.http2.stream_state import Stream
 from naiad.wire.preface import PREFACE
 
 GRPC_FIELDS = [

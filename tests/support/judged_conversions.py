@@ -7,12 +7,12 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import package
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.repository import write_repository
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RenamedRunner
-from naiad.tools.optimize.correctness.runners.served import ServedRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RenamedRunner
+from naiad.tools.optimize.correctness.runners.served_runner import ServedRunner
+from naiad.tools.optimize.optimize_source import Format
 from support import optimizer_results as results
 from support.digits_classifier import digits_classifier
 

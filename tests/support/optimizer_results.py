@@ -9,9 +9,9 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.measurement import Profile, Runtime, ServedMeasurement
-from naiad.tools.optimize.result import CurvePoint, Objective, OptimizationResult, Outcome
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.candidate_measurement import Profile, Runtime, ServedMeasurement
+from naiad.tools.optimize.optimize_result import CurvePoint, Objective, OptimizationResult, Outcome
+from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.verdict import Difference, Verdict
 
 _ENVIRONMENT = {
@@ -46,7 +46,7 @@ def outcome(
     """Return a candidate that passed."""
     model_format = Format.OPENVINO if backend == "openvino" else Format.ONNX
     candidate = Candidate(name, model_format, precision, backend)
-    command = ("python", "-m", "naiad.tools.optimize.converters.worker", f"{name}/job.json", "result.json")
+    command = ("python", "-m", "naiad.tools.optimize.converters.conversion_child", f"{name}/job.json", "result.json")
     profiles = []
     for runtime, factor in (("default", 1.0), ("threads-1", 1.4)):
         figures = interval(latency_us * factor), interval(throughput / factor)

@@ -11,8 +11,8 @@ import onnxruntime
 
 from naiad.cli.main import main
 from naiad.tools.optimize import package
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.result import OptimizationResult
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.optimize_result import OptimizationResult
 from support import optimizer_results as results
 from support import sabotaged_conversions as models
 

@@ -8,8 +8,8 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from support.http2_peer import settings_frame
 

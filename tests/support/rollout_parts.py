@@ -15,7 +15,7 @@ from naiad.engine.serving.served import Served
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.repository.rollout_records import RolloutRecords
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers
 
 SPEC = TensorSpec("OUT", DataType.FP32, (2,))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from naiad.client import ConnectionFailedError
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
 
 
 class ScriptedPrepared:

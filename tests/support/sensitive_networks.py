@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.samples.reading import ArraySamples
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import ArraySamples
 
 SIZE = 16
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, SIZE)),)

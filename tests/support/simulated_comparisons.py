@@ -10,7 +10,7 @@ import numpy as np
 
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Result, Row
-from naiad.tools.perf.plan import Concurrency, Measuring, ModelLoad, Plan, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import Concurrency, Measuring, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
 from naiad.tools.perf.statistics.stability import verdict

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from naiad.tools.measure.intervals import Sample
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, RequestRate
+from naiad.tools.perf.perf_plan import Concurrency, Load, Measuring, RequestRate
 from naiad.tools.perf.records import Columns
 from naiad.tools.perf.statistics.stability import judged_latency, successes, verdict
 

@@ -5,9 +5,9 @@ import json
 from google.protobuf import json_format
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.simulation.fitted import load_of
-from naiad.tools.analyze.simulation.system import simulate
+from naiad.tools.analyze.simulation.simulated_system import simulate
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
 

@@ -25,7 +25,7 @@ from naiad.core.errors import InferError
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
+from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

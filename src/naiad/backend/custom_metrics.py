@@ -18,7 +18,7 @@ from typing import Any
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.telemetry.metrics.exposition import format_family, format_labels, format_value, series_names
-from naiad.worker.api.metrics import CELLS, PAGE_BYTES, MetricCells, MetricFamily, MetricKind
+from naiad.worker.api.metric_family import CELLS, PAGE_BYTES, MetricCells, MetricFamily, MetricKind
 from naiad.worker.channel.buffer_pool import anonymous_file
 
 _MOST_LABELS = 32

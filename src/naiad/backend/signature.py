@@ -10,7 +10,7 @@ from typing import Any
 
 from naiad.backend.api import ModelContext
 from naiad.backend.tensor_layout import shape_text
-from naiad.config.execution import batch_inputs, server_inputs, server_outputs
+from naiad.config.execution_tensors import batch_inputs, server_inputs, server_outputs
 from naiad.config.features import Features, write_features
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.config.padding import read_padding

@@ -17,9 +17,9 @@ import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.tensor_layout import as_input
-from naiad.bind.context import RunningModel, TritonContext, running
+from naiad.bind.callable_context import RunningModel, TritonContext, running
+from naiad.bind.callable_loop import AsyncExecutor
 from naiad.bind.exceptions import PyTritonUnrecoverableError
-from naiad.bind.execution import AsyncExecutor
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.bind.request import Request
 from naiad.bind.responses import ModelResponseEncoder

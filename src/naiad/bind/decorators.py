@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from naiad.bind.context import (
+from naiad.bind.callable_context import (
     ModelConfigDict,
     TritonContext,
     get_model_config,

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from naiad.bind.context import get_model_config
+from naiad.bind.callable_context import get_model_config
 from naiad.bind.exceptions import PyTritonValidationError
 from naiad.bind.request import Request
 from naiad.core.tensor import Array

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from naiad.bind.backend import BindBackend, BoundModel
-from naiad.bind.context import TritonContext
+from naiad.bind.callable_context import TritonContext
 from naiad.bind.exceptions import (
     PyTritonBadParameterError,
     PyTritonRuntimeError,

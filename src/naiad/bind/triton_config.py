@@ -12,7 +12,7 @@ from naiad.bind.exceptions import PyTritonBadParameterError, PyTritonValidationE
 from naiad.config.problem import nearest
 from naiad.options.flag import OptionError, ValueKind
 from naiad.options.flags import all_flags
-from naiad.options.network.access import CATEGORIES
+from naiad.options.network.access_options import CATEGORIES
 from naiad.options.options import ServerOptions
 from naiad.options.sources.command_line import parse_options
 

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
-from naiad.cli.perf.flags import parse as parse_perf
+from naiad.cli.perf.perf_flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.cli.status_line import StatusLine
 from naiad.core.errors import InferError
+from naiad.tools.analyze.analysis import Analysis, analyze, restored_url
 from naiad.tools.analyze.live import restore_from_journal
-from naiad.tools.analyze.measurement import ServerLostError
-from naiad.tools.analyze.report.text import ranking_text
-from naiad.tools.analyze.run import Analysis, analyze, restored_url
+from naiad.tools.analyze.point_measurement import ServerLostError
+from naiad.tools.analyze.report.analyze_text import ranking_text
 from naiad.tools.analyze.search import SearchProgress
+from naiad.tools.analyze.settings.analysis_settings import AnalysisSettings, ModelSettings
 from naiad.tools.analyze.settings.keys import KEYS, Key
-from naiad.tools.analyze.settings.reader import read_file, read_settings
-from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings
+from naiad.tools.analyze.settings.settings_reader import read_file, read_settings
 from naiad.tools.analyze.settings.values import SettingsError, seconds
 from naiad.tools.measure.charts import ChartsMissingError, check_charts
-from naiad.tools.perf.plan import InputSettings, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import InputSettings, Protocol, ServerTarget
 
 COMMANDS = ("profile", "analyze", "report")
 """Model Analyzer's."""

@@ -18,7 +18,7 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.options.flag import Flag, Given, ValueKind
 from naiad.options.flags import CONFIG, GROUPS
 from naiad.options.sources.command_line import OptionError, parse_options, read_settings
-from naiad.repository.opening import open_path
+from naiad.repository.open_repository import open_path
 from naiad.repository.stores.store import ModelEntry
 from naiad.telemetry.logs.console import print_failure
 

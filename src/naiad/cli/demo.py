@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         from rich.console import Console
 
-        from naiad.tools.demo.server import DemoSettings, NotReadyError
+        from naiad.tools.demo.demo_server import DemoSettings, NotReadyError
 
         run_demo = _import_demo(options.what)
     except ModuleNotFoundError as missing:
@@ -73,10 +73,10 @@ def _import_demo(what: str) -> Callable[..., int]:
 
         return voice.run
     if what == "formats":
-        from naiad.tools.demo.formats import run as formats
+        from naiad.tools.demo.formats import show_formats as formats
 
         return formats.run
-    from naiad.tools.demo import run as models
+    from naiad.tools.demo import demonstration as models
 
     return models.run
 

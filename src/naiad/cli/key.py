@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from naiad.cli.parser import BAD_OPTION, Parser, fail
-from naiad.options.network.access import KEY_CATEGORIES, format_line, parse_categories, parse_limits
+from naiad.options.network.access_options import KEY_CATEGORIES, format_line, parse_categories, parse_limits
 
 _DESCRIPTION = """\
 Print a new API key for a client, and the line for the server's --api-key-file, which contains only its hash.

@@ -20,20 +20,20 @@ from naiad.options.duration import read_time
 from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.converters.plan import candidates, installed_packages
+from naiad.tools.optimize.choices import Options
+from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
+from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings, parse_max_drop
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
-from naiad.tools.optimize.correctness.runners.runner import RunnerError
-from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
-from naiad.tools.optimize.options import Options
+from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
+from naiad.tools.optimize.optimization import check_labels, optimize
+from naiad.tools.optimize.optimize_result import SOURCE, Objective, OptimizationResult, Strategy
+from naiad.tools.optimize.optimize_source import Format, Labels, Samples, Source
 from naiad.tools.optimize.preprocessing import read_steps
 from naiad.tools.optimize.profile import configuration
 from naiad.tools.optimize.report import text_table, write_csv, write_html
-from naiad.tools.optimize.result import SOURCE, Objective, OptimizationResult, Strategy
-from naiad.tools.optimize.run import check_labels, optimize
-from naiad.tools.optimize.samples.reading import from_path, shape_ranges
-from naiad.tools.optimize.source import Format, Labels, Samples, Source
+from naiad.tools.optimize.samples.sample_reader import from_path, shape_ranges
 from naiad.tools.optimize.sources import open_source, reference_runner
-from naiad.tools.optimize.sources.formats import detect, refuse_pickle
+from naiad.tools.optimize.sources.source_formats import detect, refuse_pickle
 from naiad.tools.optimize.verdict import Tolerance, parse_tolerance
 from naiad.tools.process.running import ProcessLimits
 

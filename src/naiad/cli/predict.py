@@ -11,10 +11,10 @@ from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, par
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
-from naiad.tools.predict.job import DEFAULT_TIMEOUT_S
-from naiad.tools.predict.output import written_files
-from naiad.tools.predict.sinks.opening import OUTPUT_SUFFIXES, check_suffix
-from naiad.tools.predict.sources.opening import INPUT_SUFFIXES, find_files
+from naiad.tools.predict.job_output import written_files
+from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
+from naiad.tools.predict.sinks.sink_formats import OUTPUT_SUFFIXES, check_suffix
+from naiad.tools.predict.sources.input_files import INPUT_SUFFIXES, find_files
 
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""

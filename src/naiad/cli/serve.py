@@ -69,8 +69,8 @@ def _with_packages(options: ServerOptions) -> ServerOptions:
     paths = options.repository.paths
     if not any(path.endswith(".zip") or Path(path, "evidence").is_dir() for path in paths):
         return options  # Most starts have no package.
-    from naiad.tools.optimize.package.contents import is_package
-    from naiad.tools.optimize.package.serving import unpack
+    from naiad.tools.optimize.package.package_files import is_package
+    from naiad.tools.optimize.package.package_serving import unpack
 
     unpacked = tuple(str(unpack(Path(path))) if is_package(Path(path)) else path for path in paths)
     return replace(options, repository=replace(options.repository, paths=unpacked))

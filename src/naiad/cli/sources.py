@@ -9,7 +9,7 @@ from typing import TypeVar
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.parser import parse_header
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
-from naiad.repository.check import ModelReport, check_path
+from naiad.repository.model_check import ModelReport, check_path
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
     "check": ("naiad.cli.check.check", "check a model repository as a server would, without starting one"),
     "inspect": ("naiad.cli.inspect.inspect", "show what model files contain and what would serve them"),
-    "graph": ("naiad.cli.explain.graph", "list the steps of an ensemble, or draw them with Mermaid"),
+    "graph": ("naiad.cli.explain.flowchart", "list the steps of an ensemble, or draw them with Mermaid"),
     "explain": (
         "naiad.cli.explain.explain",
         "show how requests of a model are scheduled and why its last batches were sent",

@@ -24,7 +24,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
 from naiad.wire.header_fields import check_field
 from naiad.wire.http1_client import Http1ClientLimits
-from naiad.wire.http2.limits import INT32_MAX, Http2Limits
+from naiad.wire.http2.connection_limits import INT32_MAX, Http2Limits
 
 _T = TypeVar("_T")
 

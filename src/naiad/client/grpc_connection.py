@@ -17,12 +17,12 @@ from typing import Generic, TypeVar, cast
 from naiad.client.connecting import ConnectionFailedError
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.tensor import Buffer
-from naiad.protocol.status import code_of_grpc
+from naiad.protocol.status_table import code_of_grpc
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, MessageAssembler, call_status
-from naiad.wire.http2.client import ClientConnection, ClientStream
+from naiad.wire.http2.client_connection import ClientConnection, ClientStream
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.headers import Fields, ResponseHead, is_grpc_content_type
-from naiad.wire.http2.limits import Http2Limits
 
 _NAMES = {int(code): code.name for code in Http2Code}
 _CODES = {int(Http2Code.CANCEL): ErrorCode.CANCELLED, int(Http2Code.ENHANCE_YOUR_CALM): ErrorCode.UNAVAILABLE}

@@ -11,8 +11,8 @@ from naiad.client.grpc_connection import CallRefusedError, ClientCall, GrpcConne
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
 from naiad.wire.grpc import GrpcError, GrpcStatus, frame_message
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import Fields
-from naiad.wire.http2.limits import Http2Limits
 
 _MAX_UNREAD_BYTES = 8 << 20
 

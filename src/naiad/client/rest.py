@@ -13,7 +13,7 @@ from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.json import client as bodies
-from naiad.protocol.status import code_of_http
+from naiad.protocol.status_table import code_of_http
 from naiad.wire.http1_client import Response, encode_request
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, overload
 
 from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ClientClosedError, NotConnectedError
+from naiad.client.data_frames import is_frame, to_frame, to_inputs
 from naiad.client.loop_thread import LoopClient
-from naiad.client.rows import is_frame, to_frame, to_inputs
 from naiad.config.features import Features, read_features
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata

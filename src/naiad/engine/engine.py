@@ -11,7 +11,7 @@ from naiad.engine.rollout_commands import RolloutCommands
 from naiad.engine.serving.served import Served
 from naiad.engine.views import Views
 from naiad.memory.regions import SharedMemory
-from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.control.control_modes import RepositoryControl
 from naiad.telemetry.metrics.metrics import Registry
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from naiad.config.autofill import NO_VERSION
 from naiad.config.problem import nearest
-from naiad.config.rollout.declaration import NAMES, STABLE
+from naiad.config.rollout.rollout_declaration import NAMES, STABLE
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey
 from naiad.repository.stores.namespaces import ambiguous

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from naiad.config.rollout.declaration import NAMES
+from naiad.config.rollout.rollout_declaration import NAMES
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelKey, ModelState, version_number

@@ -8,7 +8,7 @@ from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry
 from naiad.core.slices import Slices
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 OnDone = Callable[[InferError | None], object]
 """Called on the loop, once, with the error if it failed."""

@@ -6,7 +6,7 @@ from naiad.core.errors import unavailable
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import Processes
 from naiad.engine.serving.served import Served
-from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.control.control_modes import RepositoryControl
 from naiad.repository.stores.store import Store
 
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping
 
 from naiad.config.rollout.guard import RolloutCounts
+from naiad.config.rollout.rollout_status import RolloutStatus
 from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout, not_ready, undeclared
-from naiad.config.rollout.status import RolloutStatus
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.core.ports import Loop
@@ -14,7 +14,7 @@ from naiad.engine.model_table import ModelTable
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OnDone, Processes
 from naiad.engine.repository_commands import RepositoryCommands
-from naiad.engine.rollout.changes import RolloutChanges
+from naiad.engine.rollout.rollout_changes import RolloutChanges
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.repository.rollout_records import RolloutRecords
 

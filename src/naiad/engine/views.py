@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.declaration import NAMES
+from naiad.config.rollout.rollout_declaration import NAMES
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
@@ -15,11 +15,11 @@ from naiad.engine.missing import bad_version, is_version
 from naiad.engine.model_table import ModelTable
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
-from naiad.engine.rollout.model import RolloutModel
+from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.serving.served import explain
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.version import Explanation, VersionStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
+from naiad.telemetry.statistics.version_statistics import Explanation, VersionStatistics
 
 EXTENSIONS = (
     "classification",

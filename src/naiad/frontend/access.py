@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.operations.table import BY_GRPC_PATH
-from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
+from naiad.options.network.access_options import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 

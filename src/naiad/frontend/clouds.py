@@ -23,7 +23,7 @@ from naiad.operations.inference import GENERATE, INFER
 from naiad.operations.models import SERVER_LIVE, SERVER_READY
 from naiad.operations.operation import AnyOperation
 from naiad.operations.table import BY_NAME, operations_of
-from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.options.network.cloud_options import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.protocol.rows import looks_like_rows
 from naiad.wire.header_fields import Headers, copy_of
 

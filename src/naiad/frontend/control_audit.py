@@ -8,7 +8,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall, HttpContext, HttpContextLayer
 from naiad.frontend.peer import address_of
 from naiad.frontend.router import Action, respond_infer_error
-from naiad.telemetry.logs.access import AccessEntry, audit
+from naiad.telemetry.logs.access_log import AccessEntry, audit
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 

@@ -20,7 +20,7 @@ from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, respond_error, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.json.tree import parse_control_document
-from naiad.protocol.status import status_of
+from naiad.protocol.status_table import status_of
 from naiad.repository.stores.store import CONFIG_FILE, RenamingStore, Store, check_model_name
 
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from naiad.frontend.context import HttpContext
 from naiad.frontend.peer import address_of
-from naiad.telemetry.logs.access import AccessEntry, audit
+from naiad.telemetry.logs.access_log import AccessEntry, audit
 
 
 def note_refused(context: HttpContext, status: int, message: str, key: str = "") -> None:

@@ -11,8 +11,8 @@ from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategor
 from naiad.frontend.context import HttpContext
 from naiad.frontend.refusal import note_refused
 from naiad.protocol.json.control import encode_error
-from naiad.protocol.status import status_of
-from naiad.telemetry.metrics.responses import rejections
+from naiad.protocol.status_table import status_of
+from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)

@@ -8,7 +8,7 @@ from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, 
 from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
 from naiad.memory.cuda import CudaError, CudaRegion, CudaRuntime, load_runtime
-from naiad.memory.system import DIRECTORY, SystemRegion
+from naiad.memory.posix_memory import DIRECTORY, SystemRegion
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from naiad.operations.requests import ModelVersion
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.json import control as control_json
 from naiad.protocol.json.rollout import encode_status
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 _MODEL = "/v2/models/{model}[/versions/{version}]"
 _ROLLOUT = "/v2/models/{model}/rollout"

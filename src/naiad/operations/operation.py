@@ -14,7 +14,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
 from naiad.operations.requests import CommandOrder, ModelVersion
-from naiad.options.network.access import Category
+from naiad.options.network.access_options import Category
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _Q = TypeVar("_Q")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
 from naiad.options.flag import Flag, ValueKind, flags_of, no_effect
-from naiad.options.network.access import TlsOptions
+from naiad.options.network.access_options import TlsOptions
 from naiad.options.options import ServerOptions
 
 SECTIONS: Mapping[str, type] = {

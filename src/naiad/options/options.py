@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.options.bare_models import BareModelOptions
+from naiad.options.execution_limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.flag import ValueKind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
-from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.load_limits import LoadLimitOptions
-from naiad.options.network.access import AccessOptions, TlsOptions
+from naiad.options.network.access_options import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
-from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.options.network.cloud_options import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.trace import TraceOptions
 

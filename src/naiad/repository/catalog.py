@@ -11,7 +11,7 @@ from typing import Generic
 
 from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.record import FoundRollout
+from naiad.config.rollout.rollout_record import FoundRollout
 from naiad.core.errors import (
     ErrorCode,
     InferError,
@@ -28,7 +28,7 @@ from naiad.repository.model_plan import ModelPlan, VersionLoader, by_dependency
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
-from naiad.telemetry.process import trim_heap
+from naiad.telemetry.process_resources import trim_heap
 
 _log = logging.getLogger(__name__)
 

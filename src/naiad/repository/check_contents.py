@@ -8,7 +8,7 @@ from pathlib import Path
 from naiad.config.backends import EXTRAS, PACKAGES, canonical_name, filenames_of
 from naiad.config.problem import Problem
 from naiad.files.digest import file_sha256
-from naiad.repository.check import ModelReport
+from naiad.repository.model_check import ModelReport
 from naiad.repository.stores.bare_files import bare_backend
 from naiad.repository.stores.model_file import model_file_problem
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem
-from naiad.config.rollout.declaration import FILE_NAME, MAX_BYTES, Rollout, locate, parse_toml
+from naiad.config.rollout.rollout_declaration import FILE_NAME, MAX_BYTES, Rollout, locate, parse_toml
 from naiad.repository.stores.store import read_file_text
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from naiad.backend.load_stop import LoadStop
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.record import FoundRollout
+from naiad.config.rollout.rollout_record import FoundRollout
 from naiad.config.validate.ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError
 from naiad.core.model import model_key

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.rollout.record import RecordError, decode_record, encode_record, merge
+from naiad.config.rollout.rollout_record import RecordError, decode_record, encode_record, merge
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError, internal
 from naiad.core.model import ModelKey

@@ -12,7 +12,7 @@ Everything else goes at once. One batch in `_TRIAL_INTERVAL` ignores 1 and tries
 import math
 from typing import Any
 
-from naiad.config.profile import ModelProfile
+from naiad.config.model_profile import ModelProfile
 from naiad.core.batch import Batch
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.core.request import InferRequest

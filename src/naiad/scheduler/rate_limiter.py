@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from naiad.core.errors import invalid_argument
-from naiad.options.limits import ResourceAmount
+from naiad.options.execution_limits import ResourceAmount
 
 IDLE, WAITING, GRANTED, EXECUTING = range(4)
 _EXECUTIONS_OF_LOADING = 2

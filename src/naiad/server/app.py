@@ -13,24 +13,24 @@ from naiad.engine.cache.factory import open_store
 from naiad.engine.serving.served import Served
 from naiad.files.temporary import remove_abandoned
 from naiad.options.options import RecordingOptions, ServerOptions
-from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.control.control_modes import RepositoryControl
 from naiad.server.model_serving import ModelServing
 from naiad.server.parts import ServerParts
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory
-from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
-from naiad.server.reporting.metrics import show_cache, show_connections, show_responses
+from naiad.server.process.process_environment import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.ready_file import ReadyFile
 from naiad.server.reporting.report import failed_start, loading_text, log_backends, log_models
-from naiad.server.reporting.rollouts import show_rollouts
+from naiad.server.reporting.rollout_metrics import show_rollouts
+from naiad.server.reporting.server_metrics import show_cache, show_connections, show_responses
 from naiad.server.rollout_follower import RolloutFollower
-from naiad.server.rollouts import RolloutKeeper
+from naiad.server.rollout_guards import RolloutKeeper
 from naiad.telemetry.last_resort import keep_running_task
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.responses import rejections
-from naiad.telemetry.process import trim_heap
+from naiad.telemetry.metrics.response_metrics import rejections
+from naiad.telemetry.process_resources import trim_heap
 from naiad.telemetry.trace.tracer import Tracer
 from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 

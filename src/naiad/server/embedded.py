@@ -16,11 +16,11 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Array
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.server.model_serving import ModelServing
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.engine.serving.served import Served
-    from naiad.repository.control.triggers import RepositoryControl
+    from naiad.repository.control.control_modes import RepositoryControl
 
 _UNLOAD_S = 10.0
 """Time for models to unload."""

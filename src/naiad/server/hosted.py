@@ -18,11 +18,11 @@ from naiad.core.model import IndexEntry
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
 from naiad.options.options import ServerOptions
-from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.control.control_modes import RepositoryControl
 from naiad.server.app import Server
 from naiad.server.parts import ServerParts, announce
 from naiad.server.ports.ports import Ports
-from naiad.server.process.runner import FailedStartError, StopSignal, raise_file_limit
+from naiad.server.process.process_environment import FailedStartError, StopSignal, raise_file_limit
 
 _log = logging.getLogger(__name__)
 

@@ -12,30 +12,30 @@ from naiad.backend.cores import gpu_count, resolve_policies, usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.core.errors import InferError
-from naiad.engine.cache.store import ResponseStore
-from naiad.engine.calls import ModelCalls
+from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.engine import Engine
 from naiad.engine.loading.loader import ModelLoader
+from naiad.engine.model_calls import ModelCalls
 from naiad.engine.processes import Processes
 from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.bare_models import BareModelOptions
 from naiad.options.options import REPOSITORY, RepositoryOptions, ServerOptions
-from naiad.protocol.status import use_triton_codes
+from naiad.protocol.status_table import use_triton_codes
 from naiad.repository.catalog import Catalog
-from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
+from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.opening import CacheSettings, open_repository, rollout_cache
+from naiad.repository.open_repository import CacheSettings, open_repository, rollout_cache
 from naiad.repository.rollout_records import RolloutRecords
 from naiad.repository.stores.bare_files import BareFilesStore
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import SingleModelStore, Store
 from naiad.repository.stores.stores import Stores
 from naiad.server.process.memory import open_budget, overload_options, usable_memory_bytes
-from naiad.server.reporting.metrics import open_resources
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
+from naiad.server.reporting.server_metrics import open_resources
 from naiad.telemetry.metrics.exposition import Row, format_rows
 from naiad.telemetry.metrics.metrics import Registry
 

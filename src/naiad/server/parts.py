@@ -15,10 +15,10 @@ from naiad.engine.serving.served import Served
 from naiad.options.options import ServerOptions
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.ports.ports import Ports
-from naiad.server.process.runner import ServiceManager, StopSignal
+from naiad.server.process.process_environment import ServiceManager, StopSignal
 from naiad.server.reporting.ready_file import ReadyFile
 from naiad.server.reporting.report import first_model, log_ready
-from naiad.server.rollouts import CountRollouts
+from naiad.server.rollout_guards import CountRollouts
 from naiad.telemetry.logs import log
 
 MakePorts = Callable[[ServerOptions, Engine, asyncio.AbstractEventLoop, RequestBudget], Ports]

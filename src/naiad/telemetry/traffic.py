@@ -27,7 +27,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.telemetry.last_resort import keep_running
-from naiad.telemetry.trace.record import encode_json
+from naiad.telemetry.trace.trace_record import encode_json
 from naiad.telemetry.trace.tracer import caller_of
 
 FORMAT_VERSION = 1

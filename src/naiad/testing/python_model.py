@@ -18,12 +18,12 @@ from naiad.core.errors import InferError
 from naiad.testing.called_models import Array, CalledModels, FakeModel, ModelError
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import TritonModelException
-from naiad.worker.api.metrics import set_metric_server
+from naiad.worker.api.metric_family import set_metric_server
 from naiad.worker.api.request import InferenceRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.response import InferenceResponse
 from naiad.worker.execution.execution import ModelLoop, awaited, checked
-from naiad.worker.loading import load_model_class
 from naiad.worker.loop import completed_config
+from naiad.worker.model_class import load_model_class
 
 Arrays = Mapping[str, Array]
 _DECOUPLED_S = 60.0

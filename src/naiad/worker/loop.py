@@ -23,17 +23,17 @@ from typing import Any
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, LoadError, describe, format_traceback
 from naiad.worker.api.logger import LineStream, SinkHandler, set_sink
-from naiad.worker.api.metrics import set_metric_server
+from naiad.worker.api.metric_family import set_metric_server
 from naiad.worker.api.request import InferenceRequest, set_caller, set_rescheduling
+from naiad.worker.bls_calls import Calls, MetricChannel
 from naiad.worker.busy_polling import SpinWait
-from naiad.worker.calls import Calls, MetricChannel
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
-from naiad.worker.control import ControlSocket, ExecutionContext, dump_on_signal, late_streams
+from naiad.worker.control_socket import ControlSocket, ExecutionContext, dump_on_signal, late_streams
 from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
 from naiad.worker.execution.execution import (
     DecoupledExecution,
@@ -49,7 +49,7 @@ from naiad.worker.execution.execution import (
     with_rescheduled,
 )
 from naiad.worker.execution.response_sender import ResponseSender
-from naiad.worker.loading import Readiness, join_group, leave_group, load_class
+from naiad.worker.model_class import Readiness, join_group, leave_group, load_class
 
 _PR_SET_PDEATHSIG = 1
 

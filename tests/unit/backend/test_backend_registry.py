@@ -80,7 +80,7 @@ def test_an_unknown_name_gets_the_nearest_one():
 def test_missing_framework_error_names_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnx.backend", raising=False)
-    monkeypatch.delitem(sys.modules, "naiad.backend.onnx.options", raising=False)
+    monkeypatch.delitem(sys.modules, "naiad.backend.onnx.session_options", raising=False)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnx.library", raising=False)
     error = failure(BackendRegistry({}), "onnxruntime")
     assert error.message == (

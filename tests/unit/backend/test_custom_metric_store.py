@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from naiad.backend import custom_metrics
 from naiad.backend.custom_metrics import CustomMetrics, InstanceMetrics, define
 from naiad.core.errors import ErrorCode, InferError
-from naiad.worker.api.metrics import CELLS, MetricCells
+from naiad.worker.api.metric_family import CELLS, MetricCells
 
 
 @pytest.fixture

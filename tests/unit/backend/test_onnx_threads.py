@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.backend.onnx.options import ThreadPlan, plan_threads
+from naiad.backend.onnx.session_options import ThreadPlan, plan_threads
 from naiad.core.errors import InferError
 
 

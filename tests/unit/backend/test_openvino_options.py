@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.backend.openvino.options import plan_compilation
+from naiad.backend.openvino.compile_options import plan_compilation
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import make_context

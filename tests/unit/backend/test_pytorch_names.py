@@ -2,8 +2,8 @@
 
 import pytest
 
+from naiad.backend.pytorch.model_parameters import read_options
 from naiad.backend.pytorch.naming import Slot, bind_inputs, bind_outputs
-from naiad.backend.pytorch.options import read_options
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import make_context

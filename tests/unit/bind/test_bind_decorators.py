@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.bind.context import RunningModel, TritonContext, running
+from naiad.bind.callable_context import RunningModel, TritonContext, running
 from naiad.bind.decorators import (
     ConstantPadder,
     batch,

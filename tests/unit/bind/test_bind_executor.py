@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from naiad.bind import execution
-from naiad.bind.execution import AsyncExecutor
+from naiad.bind import callable_loop
+from naiad.bind.callable_loop import AsyncExecutor
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ class _Work:
 def test_open_requests_are_bounded(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, request_count: int, submitted: int
 ) -> None:
-    monkeypatch.setattr(execution, "MAX_OPEN_REQUESTS", 2)
+    monkeypatch.setattr(callable_loop, "MAX_OPEN_REQUESTS", 2)
     work = _Work()
     for _ in range(submitted):
         executor.submit(work(), request_count)
@@ -59,7 +59,7 @@ def test_open_requests_are_bounded(
 
 
 def test_batch_larger_than_the_limit_executes(executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "MAX_OPEN_REQUESTS", 2)
+    monkeypatch.setattr(callable_loop, "MAX_OPEN_REQUESTS", 2)
     work = _Work()
     executor.submit(work(), 5)
     assert work.begun.acquire(timeout=60)
@@ -72,7 +72,7 @@ def test_batch_larger_than_the_limit_executes(executor: AsyncExecutor, monkeypat
 def test_work_that_raises_gives_its_place_back(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(execution, "MAX_OPEN_REQUESTS", 1)
+    monkeypatch.setattr(callable_loop, "MAX_OPEN_REQUESTS", 1)
 
     async def fail() -> None:
         raise raised
@@ -108,4 +108,4 @@ def test_submission_to_a_closed_executor_is_refused(executor: AsyncExecutor) -> 
     executor.close()
     for _ in range(3):
         with pytest.raises(RuntimeError):
-            executor.submit(nothing(), execution.MAX_OPEN_REQUESTS)
+            executor.submit(nothing(), callable_loop.MAX_OPEN_REQUESTS)

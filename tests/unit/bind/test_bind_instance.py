@@ -9,7 +9,7 @@ import pytest
 
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.bind.backend import BindBackend, BoundModel
-from naiad.bind.context import TritonContext
+from naiad.bind.callable_context import TritonContext
 from naiad.bind.exceptions import PyTritonUnrecoverableError
 from naiad.bind.model_config import ModelConfig, Tensor
 from naiad.bind.model_config.generator import to_message

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.cli.main import main
-from naiad.options.network.access import digest_of, parse_api_keys
+from naiad.options.network.access_options import digest_of, parse_api_keys
 
 
 def test_new_key_matches_printed_line(capsys: pytest.CaptureFixture[str]) -> None:

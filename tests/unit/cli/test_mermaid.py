@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from naiad.cli.explain.graph import draw_mermaid
-from naiad.cli.explain.pipeline import parts_of
+from naiad.cli.explain.ensemble_steps import parts_of
+from naiad.cli.explain.flowchart import draw_mermaid
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 

@@ -1,8 +1,8 @@
 import pytest
 
 from naiad.cli.serve import format_help, format_help_all
+from naiad.options.execution_limits import ResourceAmount
 from naiad.options.flags import GROUPS, all_flags
-from naiad.options.limits import ResourceAmount
 from naiad.options.options import ServerOptions
 from naiad.options.sources.command_line import OptionError, parse_options
 

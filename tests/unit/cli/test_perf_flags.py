@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.perf.command import FAILED, run
-from naiad.cli.perf.flags import BAD_OPTION, parse
+from naiad.cli.perf.perf_flags import BAD_OPTION, parse
 from naiad.cli.perf.planning import FlagError, make_plan
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
     Mode,
@@ -21,7 +21,7 @@ from naiad.tools.perf.plan import (
     Search,
     Stop,
 )
-from naiad.tools.perf.report.text import settings_text
+from naiad.tools.perf.report.perf_text import settings_text
 
 
 def plan_of(*arguments: str, is_perf_analyzer: bool = False) -> Plan:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.perf.command import _report
-from naiad.cli.perf.flags import parse
+from naiad.cli.perf.perf_flags import parse
 from naiad.cli.perf.planning import make_plan
 from naiad.tools.measure.result import Result
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.cli.explain.pipeline import parts_of
+from naiad.cli.explain.ensemble_steps import parts_of
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.errors import InferError
 

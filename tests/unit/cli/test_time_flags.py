@@ -12,7 +12,7 @@ from naiad.options.duration import read_time
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
-    module = {"perf": "naiad.cli.perf.flags"}.get(verb, VERBS[verb][0])
+    module = {"perf": "naiad.cli.perf.perf_flags"}.get(verb, VERBS[verb][0])
     parser: argparse.ArgumentParser = importlib.import_module(module).make_parser()
     return parser
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from naiad.client.rows import to_inputs
+from naiad.client.data_frames import to_inputs
 from naiad.config.features import Features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError

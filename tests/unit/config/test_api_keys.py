@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from naiad.options.network.access import KeyLimits, digest_of, format_line, parse_api_keys
+from naiad.options.network.access_options import KeyLimits, digest_of, format_line, parse_api_keys
 
 HASH = hashlib.sha256(b"secret").hexdigest()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.repository.check import check_path, is_model_dir
-from naiad.repository.opening import open_path
+from naiad.repository.model_check import check_path, is_model_dir
+from naiad.repository.open_repository import open_path
 
 BACKENDS = ("identity", "onnxruntime", "python")
 GOOD = """backend: "python"

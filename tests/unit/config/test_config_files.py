@@ -5,7 +5,7 @@ import pytest
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.override import fields_of
-from naiad.config.validate.files import check_files, file_names, is_outside, name_problem
+from naiad.config.validate.file_names import check_files, file_names, is_outside, name_problem
 from naiad.config.validate.model import validate
 
 OUTSIDE = ["/etc/passwd", "../x", "a/../../x", "..", "a\\..\\x"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from naiad.config.execution import execution_config, server_inputs
+from naiad.config.execution_tensors import execution_config, server_inputs
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelInput
 from naiad.config.padding import InputPadding, element, parse_input_padding, read_padding

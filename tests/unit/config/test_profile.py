@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.config.profile import ModelProfile, format_profile, parse_profile
+from naiad.config.model_profile import ModelProfile, format_profile, parse_profile
 from naiad.core.errors import InferError
 
 PROFILE = ModelProfile(100.0, 20.0, 8, 250.0, (1, 6))

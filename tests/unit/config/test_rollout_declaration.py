@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from naiad.config.rollout.declaration import Guard, Rollout, Steps, parse_toml, parse_tree
+from naiad.config.rollout.rollout_declaration import Guard, Rollout, Steps, parse_toml, parse_tree
 
 FULL = """
 stable = 1

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from naiad.config.rollout.declaration import Guard, Rollout, Steps
 from naiad.config.rollout.guard import (
     GuardVerdict,
     GuardWindow,
@@ -16,6 +15,7 @@ from naiad.config.rollout.guard import (
     quantile_ns,
     upper_ns,
 )
+from naiad.config.rollout.rollout_declaration import Guard, Rollout, Steps
 from naiad.config.rollout.state import RolloutState, started, stepped
 
 MS = 1_000_000

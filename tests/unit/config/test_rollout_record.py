@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from naiad.config.rollout.declaration import DeclaredRollout, Guard, Rollout, Steps
-from naiad.config.rollout.record import (
+from naiad.config.rollout.rollout_declaration import DeclaredRollout, Guard, Rollout, Steps
+from naiad.config.rollout.rollout_record import (
     MAX_RECORD_BYTES,
     FoundRollout,
     RecordError,

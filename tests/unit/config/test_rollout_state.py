@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from naiad.config.rollout.declaration import Guard, Rollout, Steps
+from naiad.config.rollout.rollout_declaration import Guard, Rollout, Steps
 from naiad.config.rollout.state import (
     RolloutState,
     changed,

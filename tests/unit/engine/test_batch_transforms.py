@@ -8,7 +8,7 @@ from naiad.core.batch import Batch
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.serving.executor import BatchExecutor
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 
 class Marking:

@@ -4,7 +4,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store
-from naiad.engine.cache.store import LocalCache
+from naiad.engine.cache.response_store import LocalCache
 
 HOST = {"host": "127.0.0.1", "port": "1"}
 

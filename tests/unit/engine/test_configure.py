@@ -5,10 +5,10 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
-from naiad.repository.check import check_path
+from naiad.engine.loading.load_configuration import finish_config, prepare_config, read_config
 from naiad.repository.control.load_order import config_of_files
-from naiad.repository.opening import open_path
+from naiad.repository.model_check import check_path
+from naiad.repository.open_repository import open_path
 from naiad.repository.stores.store import LocalStore, ModelEntry
 
 BACKENDS = ("identity", "onnxruntime", "python")

@@ -12,7 +12,7 @@ from naiad.core.request import RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.served_model import ServedModel
-from naiad.telemetry.statistics.responses import ResponseStatistics
+from naiad.telemetry.statistics.part_statistics import ResponseStatistics
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
 
 HEADER = ResponseHeader("m", "1", ())

@@ -15,14 +15,14 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec
-from naiad.engine.cache.model import CachedModel
-from naiad.engine.cache.store import LocalCache
-from naiad.engine.ensemble.graph import EnsembleGraph, find_device_steps
-from naiad.engine.ensemble.model import EnsembleModel
+from naiad.engine.cache.cached_model import CachedModel
+from naiad.engine.cache.response_store import LocalCache
+from naiad.engine.ensemble.ensemble_graph import EnsembleGraph, find_device_steps
+from naiad.engine.ensemble.ensemble_model import EnsembleModel
 from naiad.engine.serving.served import Served
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.backend_parts import execute, make_context
 from support.engine_parts import Answers, ScriptedModel, StepLoop
 

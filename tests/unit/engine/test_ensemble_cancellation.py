@@ -7,7 +7,7 @@ import pytest
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.ensemble.model import EnsembleModel
+from naiad.engine.ensemble.ensemble_model import EnsembleModel
 from support.engine_parts import Answers
 from support.ensemble_parts import IN, OUT, chain
 

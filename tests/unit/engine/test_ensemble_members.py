@@ -9,7 +9,7 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, not_found
 from naiad.core.model import IndexEntry, ModelState
-from naiad.engine.ensemble.graph import find_members
+from naiad.engine.ensemble.ensemble_graph import find_members
 
 
 class Router:

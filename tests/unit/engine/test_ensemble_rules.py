@@ -12,8 +12,8 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.ensemble.model import EnsembleModel
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.engine.ensemble.ensemble_model import EnsembleModel
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers, StepLoop
 
 Step = tuple[str, Mapping[str, str], Mapping[str, str]]

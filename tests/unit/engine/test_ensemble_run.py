@@ -6,7 +6,7 @@ import weakref
 from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers
 from support.ensemble_parts import IN, OUT, chain
 from support.model_call_parts import FakeServed

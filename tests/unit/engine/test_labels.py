@@ -4,7 +4,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.loading.configuration import read_labels
+from naiad.engine.loading.load_configuration import read_labels
 
 
 def config_with(label_filename: str) -> ModelConfig:

@@ -8,10 +8,10 @@ import pytest
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import InferError, internal
+from naiad.engine.instance_resources import Resources
 from naiad.engine.instances import instance_specs
 from naiad.engine.loading.loader import ModelLoader
-from naiad.engine.resources import Resources
-from naiad.options.limits import ResourceAmount
+from naiad.options.execution_limits import ResourceAmount
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop

@@ -7,7 +7,7 @@ import pytest
 from naiad.core.errors import ErrorCode, InferError, not_found
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.engine.calls import MOST_NESTED, ModelCalls
+from naiad.engine.model_calls import MOST_NESTED, ModelCalls
 from support.model_call_parts import FakeEngine, FakeServed, ManualLoop, make_call
 
 

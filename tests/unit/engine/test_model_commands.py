@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.model_call import ModelCommand
-from naiad.engine.calls import MOST_COMMANDS, ModelCommands
+from naiad.engine.model_calls import MOST_COMMANDS, ModelCommands
 from support.engine_parts import StepLoop
 from support.model_call_parts import FakeEngine, FakeServed, make_call
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, format_profile
-from naiad.engine.loading.configuration import read_profile
+from naiad.config.model_profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, format_profile
+from naiad.engine.loading.load_configuration import read_profile
 
 PROFILE = ModelProfile(100.0, 20.0, 8, 250.0, (1, 6))
 

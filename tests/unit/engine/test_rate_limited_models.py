@@ -8,9 +8,9 @@ import pytest
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.response import InferResponse
-from naiad.engine.resources import Resources
+from naiad.engine.instance_resources import Resources
 from naiad.engine.serving.served_model import ServedModel
-from naiad.options.limits import ResourceAmount
+from naiad.options.execution_limits import ResourceAmount
 from support.engine_parts import (
     Answers,
     Gate,

@@ -12,10 +12,10 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.cache.model import CachedModel
+from naiad.engine.cache.cached_model import CachedModel
 from naiad.engine.cache.redis_store import decode, encode
-from naiad.engine.cache.store import CachedResponse, LocalCache, Share
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.engine.cache.response_store import CachedResponse, LocalCache, Share
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers
 from support.model_call_parts import FakeServed as CalledModel
 from support.model_call_parts import make_call

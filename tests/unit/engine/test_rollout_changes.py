@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.config.rollout.declaration import DeclaredRollout, Rollout
-from naiad.config.rollout.record import FoundRollout, decode_record
+from naiad.config.rollout.rollout_declaration import DeclaredRollout, Rollout
+from naiad.config.rollout.rollout_record import FoundRollout, decode_record
 from naiad.config.rollout.state import RolloutState, changed
 from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.rollout_records import RolloutRecords

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.declaration import DeclaredRollout, Rollout
-from naiad.config.rollout.record import FoundRollout
+from naiad.config.rollout.rollout_declaration import DeclaredRollout, Rollout
+from naiad.config.rollout.rollout_record import FoundRollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader

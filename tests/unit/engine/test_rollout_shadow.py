@@ -9,7 +9,7 @@ from naiad.core.errors import internal, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.rollout import shadow
-from naiad.engine.rollout.comparison import are_equal
+from naiad.engine.rollout.response_comparison import are_equal
 from support.rollout_parts import Scene
 
 

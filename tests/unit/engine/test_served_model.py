@@ -17,7 +17,7 @@ from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.api import Dropped
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.queue import overload_error
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import (
     Answers,
     Gate,

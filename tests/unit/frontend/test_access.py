@@ -8,7 +8,7 @@ import pytest
 from naiad.frontend.access import UNKNOWN, AllOf, Restrictions
 from naiad.frontend.http2.plan import make_plan
 from naiad.frontend.router import Route, Router
-from naiad.options.network.access import RequiredHeader
+from naiad.options.network.access_options import RequiredHeader
 from naiad.wire.http2.headers import RequestHead, encode_fields
 
 ADMIN = RequiredHeader("Admin-Key", "s3cret")

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from naiad.frontend.access import ApiKeyRule
-from naiad.frontend.rest.metrics import metrics_route, respond_metrics
-from naiad.options.network.access import format_line, parse_api_keys
+from naiad.frontend.rest.metrics_port import metrics_route, respond_metrics
+from naiad.options.network.access_options import format_line, parse_api_keys
 from naiad.wire.grpc import GrpcStatus
 
 FILE = "\n".join(

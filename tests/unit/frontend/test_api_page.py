@@ -20,7 +20,7 @@ from naiad.frontend.rest.api_page import MAX_MODELS
 from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
 from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
-from naiad.options.network.access import RequiredHeader
+from naiad.options.network.access_options import RequiredHeader
 from naiad.protocol.json.openapi import MAX_EXAMPLE_ELEMENTS
 from support.recording_engine import RecordingEngine
 

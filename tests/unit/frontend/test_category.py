@@ -15,8 +15,8 @@ from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
 from naiad.memory.regions import SharedMemory
 from naiad.operations.operation import Operation
-from naiad.options.network.access import CATEGORIES, RequiredHeader
-from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.options.network.access_options import CATEGORIES, RequiredHeader
+from naiad.options.network.cloud_options import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.wire.grpc import GrpcStatus
 from support.one_engine import OneEngine
 

@@ -8,7 +8,7 @@ from naiad.frontend.connections.endpoint import AddressLimit, Endpoint
 from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2 import frames as wire
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.connection_limits import Http2Limits
 from support.http1_scene import GET, Loop, Peer, Transport, answer
 from support.http2_scene import FakeTransport, Scene
 

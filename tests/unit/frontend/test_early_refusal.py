@@ -16,8 +16,8 @@ from naiad.frontend.rest.infer import InferRoute
 from naiad.frontend.router import Route, Router
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import frame
-from naiad.wire.http2.limits import Http2Limits
 from support.http1_scene import Loop, Peer
 from support.http2_peer import data_frame
 from support.http2_scene import SECOND_NS, Scene, framed

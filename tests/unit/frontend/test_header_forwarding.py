@@ -5,7 +5,7 @@ import pytest
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestHeader
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
-from naiad.options.network.access import compile_header_pattern
+from naiad.options.network.access_options import compile_header_pattern
 
 
 def forwarding(pattern: str, hidden: frozenset[bytes] = frozenset()) -> HeaderForwarding:

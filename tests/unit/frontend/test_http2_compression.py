@@ -9,7 +9,7 @@ import pytest
 
 from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc.compression import GrpcCompression
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.connection_limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
 from support.raw_http2 import DATA, END_STREAM, RST_STREAM, frame, grpc_message
 from support.side_work import Aside

@@ -3,9 +3,9 @@
 import pytest
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import frame, window_update
 from naiad.wire.http2.keepalive import KeepaliveRules
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame, settings_frame
 from support.http2_scene import SECOND_NS, Scene, framed, start_ns
 

@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import frame
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import split_frames
 from support.http2_scene import FakeTransport, Scene
 

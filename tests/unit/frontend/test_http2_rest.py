@@ -10,8 +10,8 @@ from naiad.frontend.context import CancelReason
 from naiad.frontend.http2.connection import Http2Server
 from naiad.frontend.http2.endpoint import Http2ResponseHeaders, RestSide
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import frame, settings, window_update
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, split_frames
 
 SECOND_NS = 10**9

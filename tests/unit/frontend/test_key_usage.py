@@ -3,7 +3,7 @@
 import pytest
 
 from naiad.frontend.accounting.key_usage import KeyTable, KeyUsage, TokenBucket
-from naiad.options.network.access import ApiKey, KeyLimits
+from naiad.options.network.access_options import ApiKey, KeyLimits
 
 S = 1_000_000_000
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
-from naiad.frontend.rest.metrics import in_slices, metrics_route
+from naiad.frontend.rest.metrics_port import in_slices, metrics_route
 
 
 class Exchange:

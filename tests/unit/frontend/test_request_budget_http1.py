@@ -51,7 +51,7 @@ def test_a_body_without_memory_releases_its_reservation(monkeypatch):
     def refuse(length, offset):
         raise HttpError(413, "no memory")
 
-    monkeypatch.setattr("naiad.frontend.http1.reading.allocate_body", refuse)
+    monkeypatch.setattr("naiad.frontend.http1.request_reader.allocate_body", refuse)
     peer = BudgetedPeer(100 * KB)
     peer.send(post(bytes(40 * KB), b"Inference-Header-Content-Length: 10"))
     assert peer.statuses == [413]

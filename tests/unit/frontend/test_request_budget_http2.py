@@ -7,8 +7,8 @@ import pytest
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import frame
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed
 

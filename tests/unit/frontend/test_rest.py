@@ -15,10 +15,10 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
-from naiad.frontend.rest.metrics import metrics_route, respond_metrics
+from naiad.frontend.rest.metrics_port import metrics_route, respond_metrics
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 from support.recording_engine import RecordingEngine
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
@@ -330,7 +330,7 @@ def failure(context):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr("naiad.frontend.failure.log_request_failure", lambda **fields: lines.append(fields))
+    monkeypatch.setattr("naiad.frontend.failed_requests.log_request_failure", lambda **fields: lines.append(fields))
     return lines
 
 

@@ -117,7 +117,7 @@ class Exchange:
 def server(monkeypatch):
     engine = Engine()
     logged = []
-    monkeypatch.setattr("naiad.frontend.failure.log_request_failure", lambda **fields: logged.append(fields))
+    monkeypatch.setattr("naiad.frontend.failed_requests.log_request_failure", lambda **fields: logged.append(fields))
     router = RestApi(engine, max_input_bytes=300).router()
 
     def call(verb, body=b'{"IN":[1,2]}', *, model="m", **headers):
@@ -453,7 +453,7 @@ def busy(monkeypatch, turns):
     """A stream of a server that encodes large responses in slices."""
     engine = Engine()
     logged = []
-    monkeypatch.setattr("naiad.frontend.failure.log_request_failure", lambda **fields: logged.append(fields))
+    monkeypatch.setattr("naiad.frontend.failed_requests.log_request_failure", lambda **fields: logged.append(fields))
     runner = SliceRunner(turns.call_soon, clock_ns=turns.now_ns)
     context = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
     RestApi(engine, calls=ControlCalls(engine, runner=runner)).router().handle(context)

@@ -8,7 +8,7 @@ import pytest
 from naiad.frontend.clouds import sagemaker_router
 from naiad.frontend.context import UnreadRequest
 from naiad.frontend.multi_model import MultiModelRoutes
-from naiad.options.network.clouds import SageMakerOptions
+from naiad.options.network.cloud_options import SageMakerOptions
 
 
 class Rest:

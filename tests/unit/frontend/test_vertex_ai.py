@@ -6,7 +6,7 @@ import pytest
 
 from naiad.frontend.clouds import VertexAi
 from naiad.frontend.router import Router
-from naiad.options.network.clouds import VertexAiOptions
+from naiad.options.network.cloud_options import VertexAiOptions
 
 
 class Rest:

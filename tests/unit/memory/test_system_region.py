@@ -12,7 +12,7 @@ import pytest
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import SystemRegionStatus
 from naiad.memory import bus_error
-from naiad.memory.system import SystemRegion
+from naiad.memory.posix_memory import SystemRegion
 
 PAGE = 4096
 

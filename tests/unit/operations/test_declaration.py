@@ -23,7 +23,7 @@ from naiad.operations.operation import (
 )
 from naiad.operations.requests import ModelVersion
 from naiad.operations.table import OPERATIONS, operations_of
-from naiad.options.network.access import RequiredHeader
+from naiad.options.network.access_options import RequiredHeader
 from naiad.telemetry.metrics.metrics import Registry
 from support.http_context import KeptResponse, response_of
 

@@ -11,8 +11,13 @@ from naiad.protocol.grpc import client as grpc_client
 from naiad.protocol.grpc import control as grpc_server
 from naiad.protocol.json import client as json_client
 from naiad.protocol.json import control as json_server
-from naiad.protocol.status import code_of_grpc, code_of_http, status_of
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, PositionStatistics, VersionStatistics
+from naiad.protocol.status_table import code_of_grpc, code_of_http, status_of
+from naiad.telemetry.statistics.version_statistics import (
+    BatchStatistics,
+    Duration,
+    PositionStatistics,
+    VersionStatistics,
+)
 
 SIDES = pytest.mark.parametrize(
     ("server", "client"), [(json_server, json_client), (grpc_server, grpc_client)], ids=["json", "grpc"]

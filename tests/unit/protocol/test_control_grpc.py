@@ -7,7 +7,12 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.tensor import TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc import control as control_grpc
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import (
+    BatchStatistics,
+    Duration,
+    PositionStatistics,
+    VersionStatistics,
+)
 
 
 def test_model_reference():

@@ -9,8 +9,13 @@ from naiad.core.errors import ErrorCode, InferError, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.json import control as control_json
-from naiad.protocol.status import status_of, use_triton_codes
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, PositionStatistics, VersionStatistics
+from naiad.protocol.status_table import status_of, use_triton_codes
+from naiad.telemetry.statistics.version_statistics import (
+    BatchStatistics,
+    Duration,
+    PositionStatistics,
+    VersionStatistics,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.options.bare_models import BareModelOptions
-from naiad.repository.opening import open_path
+from naiad.repository.open_repository import open_path
 from naiad.repository.stores.bare_files import BareFilesStore, files_of_folder, nothing_to_serve
 from naiad.repository.stores.store import LocalStore, SingleModelStore
 

@@ -7,7 +7,7 @@ import pytest
 
 from naiad.cli.check import check
 from naiad.repository import check_contents
-from naiad.repository.check import ModelReport
+from naiad.repository.model_check import ModelReport
 from support import onnx_models
 from support.model_repository import write_model
 

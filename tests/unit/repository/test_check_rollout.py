@@ -6,8 +6,8 @@ import pytest
 
 from naiad.backend.registry import BackendRegistry
 from naiad.core.errors import InferError
-from naiad.engine.loading.configuration import read_rollout
-from naiad.repository.check import ModelReport, check_path
+from naiad.engine.loading.load_configuration import read_rollout
+from naiad.repository.model_check import ModelReport, check_path
 from naiad.repository.stores.fingerprint import file_state, fingerprint
 from naiad.repository.stores.store import entry_of_directory
 from support.model_repository import write_scale

@@ -12,7 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog
-from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control
+from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.store import LocalStore, ModelEntry

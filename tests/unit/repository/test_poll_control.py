@@ -12,9 +12,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
 from naiad.repository.catalog import Catalog as RealCatalog
 from naiad.repository.control import poll
+from naiad.repository.control.control_modes import RepositoryControl
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
-from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.model_plan import ModelPlan, member_names
 from naiad.repository.stores.store import LocalStore, ModelEntry, ModelListing
 from naiad.repository.stores.stores import RepositoryListing

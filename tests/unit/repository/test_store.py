@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.opening import open_path
+from naiad.repository.open_repository import open_path
 from naiad.repository.stores.store import LocalStore, SingleModelStore, check_model_name, list_version_dirs
 
 

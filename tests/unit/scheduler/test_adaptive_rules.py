@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.config.profile import ModelProfile
+from naiad.config.model_profile import ModelProfile
 from naiad.core.errors import InferError
 from naiad.core.model import DECISIONS
 from naiad.scheduler.adaptive import MAX_HOLD_NS, AdaptiveScheduler

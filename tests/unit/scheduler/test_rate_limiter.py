@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.options.limits import ResourceAmount
+from naiad.options.execution_limits import ResourceAmount
 from naiad.scheduler.rate_limiter import (
     EXECUTING,
     GRANTED,

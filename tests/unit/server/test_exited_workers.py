@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from naiad.cluster.supervisor.scatter_gather import ExitedCounters
 from naiad.telemetry.metrics.exposition import parse
-from naiad.telemetry.statistics.version import Duration, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import Duration, VersionStatistics
 
 
 def counts(count: int, name: str = "m") -> VersionStatistics:

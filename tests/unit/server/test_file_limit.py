@@ -3,7 +3,7 @@ import resource
 
 import pytest
 
-from naiad.server.process.runner import raise_file_limit
+from naiad.server.process.process_environment import raise_file_limit
 
 INFINITY = resource.RLIM_INFINITY
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome, OperationCall
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.operations.requests import CommandOrder
 

@@ -6,9 +6,9 @@ from naiad.options.network.endpoints import MetricsOptions
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.server.reporting.ready_set import ReadySetPublisher
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS
-from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.responses import SUCCESS
+from naiad.telemetry.metrics.model_metrics import FIRST_RESPONSE_MS
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
+from naiad.telemetry.statistics.part_statistics import SUCCESS
 from support.one_engine import OneEngine
 
 

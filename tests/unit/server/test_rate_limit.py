@@ -2,10 +2,10 @@
 
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.options.limits import RateLimitOptions, ResourceAmount
-from naiad.server.reporting.metrics import measured_amounts, open_resources
+from naiad.options.execution_limits import RateLimitOptions, ResourceAmount
+from naiad.server.reporting.server_metrics import measured_amounts, open_resources
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.process import read_memory
+from naiad.telemetry.process_resources import read_memory
 
 
 def test_off_there_is_nothing() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.all_processes import OwnAnswers
 from naiad.cluster.member.sharing import ClusterOperations, order_of
 from naiad.cluster.messages import (
@@ -19,10 +18,11 @@ from naiad.cluster.messages import (
     OperationCall,
     RolloutControl,
 )
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.cluster.supervisor.scatter_gather import sum_rollouts
-from naiad.config.rollout.declaration import Guard, Rollout
 from naiad.config.rollout.guard import RolloutCounts, SideCounts
+from naiad.config.rollout.rollout_declaration import Guard, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.frontend.control import ControlCalls

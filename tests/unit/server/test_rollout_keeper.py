@@ -9,8 +9,8 @@ import pytest
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError, internal, unavailable
-from naiad.server.reporting.rollouts import show_rollouts
-from naiad.server.rollouts import RolloutKeeper
+from naiad.server.reporting.rollout_metrics import show_rollouts
+from naiad.server.rollout_guards import RolloutKeeper
 from naiad.telemetry.metrics.metrics import Registry
 from support.rollout_parts import Scene
 

@@ -11,7 +11,7 @@ from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.cluster.supervisor.scatter_gather import ExitedCounters, ScatterGather
 from naiad.core.slices import finish
 from naiad.telemetry.metrics import exposition
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.cluster.supervisor.member_process import MemberProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from naiad.options.sources.command_line import parse_options
-from naiad.server.process.runner import ServiceManager
+from naiad.server.process.process_environment import ServiceManager
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "systemd"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
@@ -21,6 +20,7 @@ from naiad.cluster.messages import (
     OperationCall,
 )
 from naiad.cluster.packed_statistics import PackedStatistics, pack
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.core.errors import InferError, internal, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
@@ -35,7 +35,7 @@ from naiad.options.options import LogOptions
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 from naiad.wire.header_fields import Headers
 from support.http_context import KeptResponse, response_of
 

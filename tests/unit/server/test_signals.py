@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from naiad.server.process.runner import StopSignal
+from naiad.server.process.process_environment import StopSignal
 
 
 def test_first_signal_asks_and_second_ends_at_once(capfd: pytest.CaptureFixture[str]) -> None:

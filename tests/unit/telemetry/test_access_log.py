@@ -7,7 +7,7 @@ import re
 import pytest
 
 from naiad.options.options import AccessLogOptions
-from naiad.telemetry.logs.access import AccessEntry, AccessLog, Audit
+from naiad.telemetry.logs.access_log import AccessEntry, AccessLog, Audit
 from naiad.telemetry.logs.failures import FloodGate
 
 HOSTILE = 'a\nE0520 forged\x1b[2J\x9b "status=200'
@@ -86,7 +86,7 @@ def test_lost_lines_are_counted():
 
 
 def test_a_renamed_file_is_opened_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("naiad.telemetry.logs.output._CHECK_NS", 0)
+    monkeypatch.setattr("naiad.telemetry.logs.log_output._CHECK_NS", 0)
     path = tmp_path / "access.log"
     log = AccessLog(AccessLogOptions(str(path)), "default")
     log.write(entry(request_id="first"))

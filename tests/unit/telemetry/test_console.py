@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from naiad.telemetry.logs.console import RED, YELLOW, has_colors, print_failure, wrapped
-from naiad.telemetry.logs.output import TritonFormatter
+from naiad.telemetry.logs.log_output import TritonFormatter
 
 
 class Terminal(io.StringIO):

@@ -3,8 +3,8 @@ import pytest
 from naiad.telemetry.metrics import exposition
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelMetricSource
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.metrics.model_metrics import ModelMetricSource
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 
 def text(*lines: str) -> bytes:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.telemetry import process as heap
+from naiad.telemetry import process_resources as heap
 
 
 @pytest.fixture(autouse=True)

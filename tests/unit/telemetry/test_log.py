@@ -13,7 +13,7 @@ from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs import log
 from naiad.telemetry.logs.failures import FailureLog, FloodGate, RepeatFilter
-from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table, make_formatter
+from naiad.telemetry.logs.log_output import BackgroundHandler, TritonFormatter, format_table, make_formatter
 
 
 def record(message="text", level=logging.INFO, created=1716235409.25, **extra):
@@ -165,7 +165,7 @@ class TestBackgroundHandler:
             gathering.set()
             go_on.wait(60)
 
-        monkeypatch.setattr("naiad.telemetry.logs.output.time.sleep", sleep)
+        monkeypatch.setattr("naiad.telemetry.logs.log_output.time.sleep", sleep)
         stream = _Counted()
         handler = BackgroundHandler(stream, gather_s=0.02)
         handler.handle(record("first"))

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from naiad.telemetry.logs import output
-from naiad.telemetry.logs.output import LogFile
+from naiad.telemetry.logs import log_output
+from naiad.telemetry.logs.log_output import LogFile
 
 
 @pytest.fixture(autouse=True)
 def _checks_at_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_CHECK_NS", 0)
+    monkeypatch.setattr(log_output, "_CHECK_NS", 0)
 
 
 def write(log: LogFile, text: str) -> None:

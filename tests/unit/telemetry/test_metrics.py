@@ -13,9 +13,9 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.exposition import format_labels
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelMetricSource
-from naiad.telemetry.process import CpuMeter, read_memory, read_process
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.metrics.model_metrics import ModelMetricSource
+from naiad.telemetry.process_resources import CpuMeter, read_memory, read_process
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 US = 1000
 

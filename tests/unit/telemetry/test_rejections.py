@@ -3,8 +3,8 @@
 import pytest
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError, Rejection, internal, invalid_argument, unavailable
-from naiad.telemetry.metrics import responses
-from naiad.telemetry.metrics.responses import Rejections, rejection_of_status
+from naiad.telemetry.metrics import response_metrics
+from naiad.telemetry.metrics.response_metrics import Rejections, rejection_of_status
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_names_of_clients_are_not_labels(counts: Rejections) -> None:
 
 
 def test_rows_are_bounded(counts: Rejections, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "_MAX_ROWS", len(Rejection) + 2)
+    monkeypatch.setattr(response_metrics, "_MAX_ROWS", len(Rejection) + 2)
     for number in range(5):
         counts.count(Rejection.TIMEOUT, f"m{number}")
     assert rows(counts) == {("m0", "timeout"): 1, ("m1", "timeout"): 1, ("", "timeout"): 3}

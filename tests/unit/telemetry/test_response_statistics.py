@@ -1,9 +1,9 @@
 """Counts of the single responses of decoupled models."""
 
-from naiad.telemetry.statistics import responses as response_statistics
-from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.responses import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
-from naiad.telemetry.statistics.version import Duration, PositionStatistics
+from naiad.telemetry.statistics import part_statistics as response_statistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
+from naiad.telemetry.statistics.part_statistics import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
+from naiad.telemetry.statistics.version_statistics import Duration, PositionStatistics
 
 NEVER = Duration()
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from naiad.cluster.supervisor.scatter_gather import add_statistics, sum_statistics
 from naiad.core.errors import FailureReason
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, VersionStatistics
 
 
 def batch(size: int, count: int) -> BatchStatistics:

@@ -8,7 +8,7 @@ from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.options.trace import TraceOptions
-from naiad.telemetry.trace.record import (
+from naiad.telemetry.trace.trace_record import (
     TraceContext,
     format_traceparent,
     nested_spans,

@@ -11,7 +11,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.file import TraceFile, TraceSeries
-from naiad.telemetry.trace.record import TraceRecord
+from naiad.telemetry.trace.trace_record import TraceRecord
 from naiad.telemetry.trace.tracer import Tracer
 
 X = TensorSpec("X", DataType.FP32, (1, 2))

@@ -14,9 +14,9 @@ from naiad.wire.grpc import (
     parse_timeout_ns,
     request_fields,
 )
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import encode_fields, parse_request_head
 from naiad.wire.http2.hpack import RequestHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 
 
 @given(st.integers(1, 10**18))

@@ -12,9 +12,9 @@ from naiad.wire.grpc import (
     encode_trailers,
     parse_timeout_ns,
 )
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import is_grpc_content_type
 from naiad.wire.http2.hpack import RequestHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 
 MIB = 2**20
 

@@ -1,9 +1,9 @@
 import hpack
 import pytest
 
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import encode_fields, parse_request_head, trailers_error
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder, ResponseHeadDecoder
-from naiad.wire.http2.limits import Http2Limits
 
 FIELDS = [
     (b":method", b"POST"),

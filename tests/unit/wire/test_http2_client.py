@@ -1,10 +1,10 @@
 import pytest
 
 from naiad.wire.http2 import frames as wire
-from naiad.wire.http2.client import ClientConnection
+from naiad.wire.http2.client_connection import ClientConnection
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Code, Http2Error, frame, goaway, rst_stream
 from naiad.wire.http2.headers import encode_fields
-from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
 from support.http2_pair import REQUEST_BLOCK, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
 from support.http2_peer import RecordingSink, data_frame, settings_frame, split_frames

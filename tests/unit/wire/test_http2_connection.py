@@ -3,9 +3,9 @@ import struct
 import pytest
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Code, Http2Error, frame
 from naiad.wire.http2.keepalive import KeepaliveRules
-from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame
 

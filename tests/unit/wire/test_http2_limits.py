@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.wire.http2.limits import FloodMeter, Http2Limits
+from naiad.wire.http2.connection_limits import FloodMeter, Http2Limits
 
 
 @pytest.mark.parametrize(

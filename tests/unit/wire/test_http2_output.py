@@ -1,9 +1,9 @@
 import pytest
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import Http2Code, Http2Error, frame, window_update
 from naiad.wire.http2.headers import encode_fields
-from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import Peer, settings_frame
 
 HEADERS = encode_fields([(b":status", b"200")])

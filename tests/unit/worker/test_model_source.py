@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from naiad.worker import model_source
-from naiad.worker.loading import load_model_class
+from naiad.worker.model_class import load_model_class
 from naiad.worker.model_source import import_from_source
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import naiad.worker
 from naiad.worker.api.logger import LineStream, Logger, set_sink
-from naiad.worker.control import ControlSocket
+from naiad.worker.control_socket import ControlSocket
 
 WORKER_FILES = sorted(Path(naiad.worker.__file__).parent.rglob("*.py"))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from naiad.worker.channel.flags_page import READY_LIMIT_S, FlagsPage, create_board
-from naiad.worker.loading import Readiness
+from naiad.worker.model_class import Readiness
 
 LIMIT_NS = int(READY_LIMIT_S * 1e9)
 

@@ -15,7 +15,7 @@ from naiad.backend.huggingface.tasks import TaskOutputs, outputs_of
 from naiad.backend.pytorch.library import release
 from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.execution import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal, invalid_argument

@@ -11,10 +11,10 @@ from naiad.backend.onnx.accelerators import gpu_unsupported_reason
 from naiad.backend.onnx.gpu_instance import GpuOnnxInstance
 from naiad.backend.onnx.instance import Bf16OnnxInstance, OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
-from naiad.backend.onnx.options import asks_for_global_threads, model_path, thread_count
+from naiad.backend.onnx.session_options import asks_for_global_threads, model_path, thread_count
 from naiad.backend.onnx.sessions import OnnxSession, OnnxSessions, inspect_model
 from naiad.backend.signature import SignatureCheck, completed
-from naiad.config.execution import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, invalid_argument

@@ -19,7 +19,7 @@ from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.load_advice import load_advice
-from naiad.backend.onnx.options import (
+from naiad.backend.onnx.session_options import (
     SessionPlan,
     ThreadPlan,
     asks_for_global_threads,

@@ -10,8 +10,8 @@ import openvino
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Scalars, check_signature
+from naiad.backend.openvino.compile_options import CompilePlan
 from naiad.backend.openvino.graph import Graph, make_batching, ov_message
-from naiad.backend.openvino.options import CompilePlan
 from naiad.backend.signature import ModelSignature, complete, default_max_batch_size, is_complete
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensor_layout import shape_text

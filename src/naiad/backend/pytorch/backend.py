@@ -13,14 +13,14 @@ from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_e
 from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
 from naiad.backend.pytorch.instance import TorchInstance
 from naiad.backend.pytorch.library import release, torch
+from naiad.backend.pytorch.model_parameters import TorchOptions, read_options
 from naiad.backend.pytorch.module import load_module, load_pickled
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs, check_texts, configured_tensors, name_tensors
-from naiad.backend.pytorch.options import TorchOptions, read_options
 from naiad.backend.pytorch.program import Program
 from naiad.backend.pytorch.tensors import reason
 from naiad.backend.pytorch.torchscript import load_torchscript
 from naiad.backend.signature import ModelSignature, SignatureCheck, completed
-from naiad.config.execution import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import InferError, invalid_argument, unavailable
 

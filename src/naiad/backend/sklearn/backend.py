@@ -15,7 +15,7 @@ from naiad.backend.sklearn.estimator_file import load_estimator
 from naiad.backend.sklearn.inputs import ColumnInputs, MatrixInput, free_columns, plan_inputs
 from naiad.backend.sklearn.outputs import MethodCall, call, class_labels, plan_outputs, read_outputs, to_tensor
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.execution import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.config.features import Features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError

@@ -16,7 +16,7 @@ from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.worker.api.failure import not_ready
-from naiad.worker.calls import MOST_CALLS
+from naiad.worker.bls_calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError

@@ -17,8 +17,8 @@ from naiad.backend.workers.process.execution_environment import Interpreter, fin
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.naiad_parameters import TENSOR_PARALLEL
 from naiad.core.errors import invalid_argument
+from naiad.options.execution_limits import EXECUTE_TIMEOUT
 from naiad.options.host_policy import policy_name
-from naiad.options.limits import EXECUTE_TIMEOUT
 from naiad.worker.busy_polling import NEVER_AWAKE
 
 _IGNORED = frozenset({"shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size"})

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
+from naiad.bind.client.client_session import Arguments, ModelSession, SessionOptions
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array

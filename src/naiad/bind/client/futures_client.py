@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
+from naiad.bind.client.client_session import Arguments, ModelSession, SessionOptions
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
-from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.client.loop_thread import LoopClient
 from naiad.core.parameters import ParameterValue

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
+from naiad.bind.client.client_session import Arguments, ModelSession, SessionOptions
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientInferenceServerError
-from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.client.loop_thread import LoopClient
 from naiad.core.parameters import ParameterValue

@@ -17,9 +17,9 @@ from naiad.cli.parser import Parser, fail
 from naiad.config.problem import Problem
 from naiad.core.errors import InferError, excerpt
 from naiad.options.duration import read_time
-from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
+from naiad.repository.model_check import ModelReport, check_path
 from naiad.repository.stores.bare_files import bare_backend
 
 _DESCRIPTION = """\
@@ -79,8 +79,8 @@ def _check(
         check_contents(reports, allow_pickle=allow_pickle)
         return reports
     # Import the cloud clients only for a repository in a cloud.
-    from naiad.repository.cloud.store import write_manifest
-    from naiad.repository.opening import open_objects
+    from naiad.repository.cloud.cloud_store import write_manifest
+    from naiad.repository.open_repository import open_objects
 
     url = parse_cloud_url(path)
     with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:

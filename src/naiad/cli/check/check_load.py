@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 
 from naiad.config.problem import Problem
-from naiad.repository.check import ModelReport
-from naiad.repository.opening import open_repository
+from naiad.repository.model_check import ModelReport
+from naiad.repository.open_repository import open_repository
 from naiad.tools.process.child import ChildProcess
 
 

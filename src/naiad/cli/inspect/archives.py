@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
-from naiad.cli.inspect.report import Inspection, TensorRow
+from naiad.cli.inspect.file_report import Inspection, TensorRow
 from naiad.core.errors import InferError
 
 _TORCH_TYPES = (

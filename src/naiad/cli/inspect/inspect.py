@@ -14,9 +14,9 @@ import orjson
 from naiad.backend.loading import load_backend
 from naiad.cli.config import INSTALL, build_config
 from naiad.cli.inspect.archives import read_keras, read_skops, read_torch
-from naiad.cli.inspect.messages import read_graph_def, read_onnx, read_saved_model
-from naiad.cli.inspect.report import Inspection, TensorRow
-from naiad.cli.inspect.texts import read_forest, read_hugging_face, read_mlflow, read_openvino, read_safetensors
+from naiad.cli.inspect.file_report import Inspection, TensorRow
+from naiad.cli.inspect.protobuf_models import read_graph_def, read_onnx, read_saved_model
+from naiad.cli.inspect.text_models import read_forest, read_hugging_face, read_mlflow, read_openvino, read_safetensors
 from naiad.cli.inspect.tflite import read_tflite
 from naiad.cli.parser import Parser, fail
 from naiad.config.backends import BUILT_IN, EXTRAS, PACKAGES

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.inspect.report import Inspection, TensorRow
+from naiad.cli.inspect.file_report import Inspection, TensorRow
 
 _TYPES = (
     "FP32", "FP16", "INT32", "UINT8", "INT64", "BYTES", "BOOL", "INT16", "complex64", "INT8", "FP64", "complex128",

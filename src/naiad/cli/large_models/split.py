@@ -9,7 +9,7 @@ from naiad.cli.parser import Parser, fail
 from naiad.core.errors import InferError
 
 if TYPE_CHECKING:
-    from naiad.tools.split.pipeline import Split
+    from naiad.tools.split.split_stages import Split
 
 _DESCRIPTION = """\
 Cut MODEL, an ONNX file or an archive of torch.export (.pt2), into stages, and write them and the ensemble that
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
         return fail(
             "naiad split", f"{options.model} is not a file; name an .onnx file, or a .pt2 file of torch.export"
         )
-    from naiad.tools.split.pipeline import SplitOptions, split_model  # modules of a server
+    from naiad.tools.split.split_stages import SplitOptions, split_model  # modules of a server
 
     try:
         split = split_model(

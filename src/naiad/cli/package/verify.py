@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     # The gate imports the server.
     from naiad.tools.optimize.package.manifest import NoPackageError
     from naiad.tools.optimize.package.verification import verify
-    from naiad.tools.optimize.steps.journal import to_json
+    from naiad.tools.optimize.steps.step_journal import to_json
 
     try:
         found = verify(options.package, is_quick=options.quick)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from naiad.cli.perf.planning import FlagError
 from naiad.tools.measure.result import Row
-from naiad.tools.perf.exchange import UNANSWERED, WRONG_ANSWER
-from naiad.tools.perf.report.text import row_title
+from naiad.tools.perf.perf_exchange import UNANSWERED, WRONG_ANSWER
+from naiad.tools.perf.report.perf_text import row_title
 
 _DEFAULT = "1%"
 _NEVER_ALLOWED = {

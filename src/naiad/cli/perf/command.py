@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from naiad.cli.parser import check_output, fail
 from naiad.cli.perf.allowed_errors import AllowedErrors, allowed_errors, fault_of
-from naiad.cli.perf.console import ConsoleProgress
-from naiad.cli.perf.flags import BAD_OPTION, make_parser
+from naiad.cli.perf.perf_console import ConsoleProgress
+from naiad.cli.perf.perf_flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.client import ConnectionFailedError
 from naiad.core.errors import InferError
@@ -18,16 +18,16 @@ from naiad.tools.measure.charts import ChartsMissingError, check_charts
 from naiad.tools.measure.comparison import compare
 from naiad.tools.measure.result import Result, Row
 from naiad.tools.measure.result_json import ResultFileError, from_json, to_json
-from naiad.tools.perf.generator.local import MAX_KEPT_BYTES
-from naiad.tools.perf.plan import Load, Plan, Protocol, Stop
+from naiad.tools.perf.generator.local_generator import MAX_KEPT_BYTES
+from naiad.tools.perf.perf_plan import Load, Plan, Protocol, Stop
 from naiad.tools.perf.records import Measurement
-from naiad.tools.perf.report.html import report
 from naiad.tools.perf.report.latency_csv import write_latency_csv
+from naiad.tools.perf.report.perf_page import report
+from naiad.tools.perf.report.perf_text import closing_text, comparison_text, settings_text, unstable_text
 from naiad.tools.perf.report.profile_export import ProfileExport
-from naiad.tools.perf.report.text import closing_text, comparison_text, settings_text, unstable_text
 
 if TYPE_CHECKING:
-    from naiad.tools.perf.session import Export
+    from naiad.tools.perf.perf_session import Export
 
 WORSE, NOT_STABLE, FAILED = 1, 2, 99
 """Exit statuses; perf_analyzer's but for WORSE, which it does not have."""
@@ -90,7 +90,7 @@ def _check_outputs(flags: argparse.Namespace) -> None:
 
 
 def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export_file: str) -> Result:
-    from naiad.tools.perf.session import Session
+    from naiad.tools.perf.perf_session import Session
 
     if not export_file:
         return _run_session(plan, command, progress, None)
@@ -110,7 +110,7 @@ def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, expo
 
 
 def _run_session(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export: "Export | None") -> Result:
-    from naiad.tools.perf.session import run
+    from naiad.tools.perf.perf_session import run
 
     session = run(plan, progress, command=command, export=export)
     try:

@@ -11,7 +11,7 @@ from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
 from naiad.options.duration import read_time
 from naiad.tools.perf.load.search import check_loads
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     InputSettings,
     Intervals,

@@ -23,7 +23,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.slices import Slices, finish
 from naiad.engine.engine import Engine
 from naiad.engine.processes import OnDone
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 
 class AllProcesses:

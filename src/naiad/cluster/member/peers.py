@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from naiad.cluster.channel import ClusterChannel, ClusterChannelError
 from naiad.cluster.member.forwarded import (
     Answer,
     Cancel,
@@ -31,11 +30,12 @@ from naiad.cluster.member.forwarded import (
     unpack_times,
 )
 from naiad.cluster.messages import Welcome
+from naiad.cluster.process_channel import ClusterChannel, ClusterChannelError
 from naiad.core.errors import InferError, UnknownSequenceError, internal, unavailable
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.engine import Engine
-from naiad.engine.rollout.model import RolloutModel
+from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.serving.served import Served, ServedProxy
 from naiad.telemetry.last_resort import begin_task
 

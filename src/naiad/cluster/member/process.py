@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from naiad.backend.cores import share_cores
-from naiad.cluster.channel import ClusterChannel, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
+from naiad.cluster.member.member_ports import MemberPorts, PassedConnections
 from naiad.cluster.member.peers import Peers, SequenceModel
-from naiad.cluster.member.ports import MemberPorts, PassedConnections
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
     AskIndex,
@@ -35,6 +34,7 @@ from naiad.cluster.messages import (
     StopBeingReady,
     Welcome,
 )
+from naiad.cluster.process_channel import ClusterChannel, receive_first
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
@@ -47,9 +47,9 @@ from naiad.server.app import Server
 from naiad.server.parts import ServerParts
 from naiad.server.ports.endpoint import Connections
 from naiad.server.ports.ports import Ports
-from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
+from naiad.server.process.process_environment import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
-from naiad.server.rollouts import CountRollouts
+from naiad.server.rollout_guards import CountRollouts
 from naiad.telemetry.last_resort import begin_task
 from naiad.telemetry.logs import log
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.all_processes import AllProcesses
 from naiad.cluster.messages import (
     Answer,
@@ -26,14 +25,15 @@ from naiad.cluster.messages import (
     Query,
     RolloutControl,
 )
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
-from naiad.engine.calls import ModelCommands
 from naiad.engine.engine import Engine
+from naiad.engine.model_calls import ModelCommands
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.rest.control import respond_failure
-from naiad.frontend.rest.metrics import respond_metrics
+from naiad.frontend.rest.metrics_port import respond_metrics
 from naiad.operations.models import HEALTH_CHECK, MODEL_READY, ROLLOUT, SERVER_READY, STATISTICS
 from naiad.operations.operation import AnyOperation
 from naiad.operations.repository import ROLLOUT_SUBJECT, load_order, unload_order

@@ -24,8 +24,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.operations.requests import OrderKey
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from naiad.cluster.channel import ClusterChannel, send_first
 from naiad.cluster.connection_passing import ConnectionSender, socket_pair
 from naiad.cluster.messages import Welcome
+from naiad.cluster.process_channel import ClusterChannel, send_first
 
 _EXIT_TIMEOUT_S = 5.0
 """Time for a process to exit after it has closed its channel."""

@@ -13,7 +13,6 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
@@ -25,6 +24,7 @@ from naiad.cluster.messages import (
     Query,
 )
 from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
+from naiad.cluster.process_channel import ClusterChannelError
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.cluster.supervisor.restarts import Supervision
 from naiad.config.rollout.guard import RolloutCounts
@@ -32,7 +32,7 @@ from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.exposition import Exposition, format_rows
-from naiad.telemetry.statistics.version import BatchStatistics, Duration, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, VersionStatistics
 
 
 class ExitedCounters:

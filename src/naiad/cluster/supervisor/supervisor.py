@@ -24,7 +24,7 @@ from naiad.core.errors import internal
 from naiad.files.temporary import OwnDirectory
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
-from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
+from naiad.server.process.process_environment import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.ready_file import ReadyFile
 from naiad.server.reporting.report import log_ready
 from naiad.telemetry.last_resort import begin_task

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from naiad.config.rollout.declaration import Guard
+from naiad.config.rollout.rollout_declaration import Guard
 from naiad.config.rollout.state import RolloutState, is_last_step, weights_left
 
 _SUB_BITS = 5

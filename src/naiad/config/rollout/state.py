@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from naiad.config.problem import nearest
-from naiad.config.rollout.declaration import CANARY, FULL_PERCENT, STABLE, Rollout, parse_tree
+from naiad.config.rollout.rollout_declaration import CANARY, FULL_PERCENT, STABLE, Rollout, parse_tree
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found
 
 ACTIONS = ("promote", "rollback")

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from naiad.config.autofill import ENSEMBLE_PLATFORM, NO_VERSION, instance_group_problems
 from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
-from naiad.config.execution import sequence_inputs
+from naiad.config.execution_tensors import sequence_inputs
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
@@ -18,7 +18,7 @@ from naiad.config.padding import check_padding
 from naiad.config.pictures import check_pictures
 from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
-from naiad.config.validate.files import check_files, is_outside
+from naiad.config.validate.file_names import check_files, is_outside
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
 from naiad.config.validate.tensor import check_batch_tensors, check_tensors
 from naiad.core.errors import excerpt

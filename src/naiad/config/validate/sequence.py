@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelSequenceBatching
-from naiad.config.validate.files import is_outside
+from naiad.config.validate.file_names import is_outside
 
 _Control = ModelSequenceBatching.Control
 _CORRID_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")

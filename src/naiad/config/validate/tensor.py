@@ -7,7 +7,7 @@ from math import prod
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput, ModelOutput
 from naiad.config.problem import nearest
-from naiad.config.validate.files import is_outside
+from naiad.config.validate.file_names import is_outside
 
 _IMAGE_DIMS = 3
 _ITEM_KINDS = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)

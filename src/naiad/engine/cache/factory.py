@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
-from naiad.engine.cache.store import LocalCache, ResponseStore
+from naiad.engine.cache.response_store import LocalCache, ResponseStore
 
 
 def open_store(cache_config: Mapping[str, Mapping[str, str]]) -> ResponseStore | None:

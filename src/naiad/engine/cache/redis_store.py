@@ -13,7 +13,7 @@ from typing import Any
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.cache.store import CacheCounts, CachedResponse, Share
+from naiad.engine.cache.response_store import CacheCounts, CachedResponse, Share
 from naiad.telemetry.last_resort import report
 
 _log = logging.getLogger(__name__)

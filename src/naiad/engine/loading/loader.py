@@ -12,7 +12,7 @@ from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.autofill import NO_VERSION, is_ensemble
 from naiad.config.backends import PYTHON_RUNTIME, canonical_name
-from naiad.config.changes import renewed
+from naiad.config.configuration_changes import renewed
 from naiad.config.features import ensemble_features, write_features
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -24,30 +24,30 @@ from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_ar
 from naiad.core.model import IndexEntry
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
-from naiad.engine.cache.model import CachedModel
-from naiad.engine.cache.store import ResponseStore
+from naiad.engine.cache.cached_model import CachedModel
+from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
-from naiad.engine.ensemble.graph import find_device_steps, find_members
-from naiad.engine.ensemble.model import EnsembleModel
+from naiad.engine.ensemble.ensemble_graph import find_device_steps, find_members
+from naiad.engine.ensemble.ensemble_model import EnsembleModel
+from naiad.engine.instance_resources import ModelResources, Resources, needs_resources
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
-from naiad.engine.loading.configuration import (
+from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
+from naiad.engine.loading.load_configuration import (
     finish_config,
     prepare_config,
     read_config,
     read_labels,
     read_profile,
 )
-from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
-from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import ModelRouter, Served
 from naiad.engine.serving.served_model import ServedModel
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
-from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
+from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
 from naiad.options.load_limits import LoadLimitOptions
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
@@ -58,7 +58,7 @@ from naiad.repository.stores.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.overload import OverloadPolicy
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_MEMORY_BYTES = 4 << 30

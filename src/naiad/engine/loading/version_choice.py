@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 
 from naiad.config.autofill import select_versions
 from naiad.config.model_config_pb2 import ModelVersionPolicy
-from naiad.config.rollout.declaration import FILE_NAME
-from naiad.config.rollout.record import FoundRollout
+from naiad.config.rollout.rollout_declaration import FILE_NAME
+from naiad.config.rollout.rollout_record import FoundRollout
 from naiad.config.rollout.state import RolloutState, allow_hint
 from naiad.core.errors import invalid_argument
-from naiad.engine.loading.configuration import read_rollout
+from naiad.engine.loading.load_configuration import read_rollout
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.repository.rollout_records import FoundRecord
 from naiad.repository.stores.store import ModelEntry

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from naiad.backend.api import Instance, InstanceSpec, ModelContext, RemoteInstance
-from naiad.config.execution import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelWarmup
 from naiad.config.padding import read_padding
 from naiad.core.batch import Batch

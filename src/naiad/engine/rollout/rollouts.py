@@ -7,16 +7,16 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from naiad.config.rollout.declaration import CANARY, LATEST, STABLE, DeclaredRollout, Rollout
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.pins import SequencePins
-from naiad.config.rollout.record import FoundRollout, held_back, merge, merge_refusals
+from naiad.config.rollout.rollout_declaration import CANARY, LATEST, STABLE, DeclaredRollout, Rollout
+from naiad.config.rollout.rollout_record import FoundRollout, held_back, merge, merge_refusals
 from naiad.config.rollout.splitter import EvenSplit
 from naiad.config.rollout.state import RolloutState, allow_hint, conflict, effective, started
 from naiad.core.model import name_of
 from naiad.core.ports import Loop
 from naiad.engine.rollout import sides
-from naiad.engine.rollout.model import RolloutModel
+from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.rollout.shadow import ShadowCopies
 from naiad.engine.rollout.sides import RolloutSide, RolloutTotals
 from naiad.engine.serving.served import Served

@@ -17,7 +17,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.engine.rollout.comparison import are_equal
+from naiad.engine.rollout.response_comparison import are_equal
 from naiad.engine.rollout.sides import CanaryHeaders, RolloutTotals
 from naiad.engine.serving.served import Served
 from naiad.telemetry.last_resort import report

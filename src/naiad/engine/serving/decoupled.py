@@ -17,9 +17,9 @@ from naiad.core.batch import Batch
 from naiad.core.errors import excerpt
 from naiad.core.request import InferRequest
 from naiad.core.response import RESCHEDULE, InferResponse
-from naiad.telemetry.statistics import responses as response_statistics
-from naiad.telemetry.statistics.model import is_cancelled
-from naiad.telemetry.statistics.responses import EMPTY, SUCCESS, ResponseStatistics
+from naiad.telemetry.statistics import part_statistics as response_statistics
+from naiad.telemetry.statistics.model_statistics import is_cancelled
+from naiad.telemetry.statistics.part_statistics import EMPTY, SUCCESS, ResponseStatistics
 
 if TYPE_CHECKING:
     from naiad.engine.serving.suspects import Suspects

@@ -12,9 +12,9 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, cause_of, in
 from naiad.core.request import InferRequest
 from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.responses import ResponseQueue
+from naiad.engine.serving.response_queue import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
-from naiad.telemetry.statistics.model import ModelStatistics, is_cancelled
+from naiad.telemetry.statistics.model_statistics import ModelStatistics, is_cancelled
 
 
 class BatchTransform(Protocol):

@@ -9,19 +9,19 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from naiad.config.execution import Control
+from naiad.config.execution_tensors import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, excerpt, request_prefix
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
-from naiad.engine.resources import ModelResources
+from naiad.engine.instance_resources import ModelResources
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.responses import ResponseQueue
+from naiad.engine.serving.response_queue import ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns

@@ -11,8 +11,8 @@ from naiad.config.scheduling_rules import batching_hints, scheduler_kind, schedu
 from naiad.core.model import AdaptiveState
 from naiad.core.request import InferRequest
 from naiad.scheduler.rate_limiter import ResourceUsage
-from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.version import Explanation, ResourceUse
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
+from naiad.telemetry.statistics.version_statistics import Explanation, ResourceUse
 
 
 class Served(abc.ABC):

@@ -16,13 +16,13 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules, LargeAdmission
-from naiad.engine.resources import ModelResources
+from naiad.engine.instance_resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.executor import BatchExecutor
 from naiad.engine.serving.large_requests import MAX_ROWS, LargeRequest, can_split
 from naiad.engine.serving.loop_runner import LoopRunner
-from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.response_queue import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.retirement import RetiredInstances
 from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
@@ -31,10 +31,10 @@ from naiad.engine.serving.suspects import Suspects
 from naiad.engine.serving.thread_runner import ThreadRunner
 from naiad.engine.transforms.padding import PaddedRequests
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
-from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
+from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import ResourceUsage
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from naiad.engine.serving.executor import BatchTransform

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from naiad.config.execution import Control, control_type
+from naiad.config.execution_tensors import Control, control_type
 from naiad.config.model_config_pb2 import DataType as ConfigDataType
 from naiad.config.model_config_pb2 import ModelConfig, ModelSequenceBatching
 from naiad.core.batch import Batch

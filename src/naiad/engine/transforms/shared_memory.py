@@ -20,8 +20,8 @@ from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.transforms.classification import class_shape, classify
 from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.memory.cuda import CudaRegion
+from naiad.memory.posix_memory import SystemRegion
 from naiad.memory.regions import Region, SharedMemory
-from naiad.memory.system import SystemRegion
 
 _MEMO = "classes"
 _MEMO_LIMIT = 64

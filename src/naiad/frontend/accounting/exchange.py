@@ -10,7 +10,7 @@ from naiad.frontend.access import ApiKeyRule
 from naiad.frontend.accounting.key_usage import Exceeded, KeyTable, KeyUsage
 from naiad.frontend.peer import address_of
 from naiad.frontend.refusal import note_invalid
-from naiad.telemetry.logs.access import AccessEntry, AccessLog
+from naiad.telemetry.logs.access_log import AccessEntry, AccessLog
 
 _now_ns = time.monotonic_ns
 REFUSALS = frozenset(

@@ -15,8 +15,8 @@ from naiad.frontend.refusal import note_refused_call
 from naiad.operations.inference import INFER
 from naiad.operations.operation import grpc_path
 from naiad.protocol.grpc.infer import read_beginning
-from naiad.telemetry.logs.access import AccessEntry, AccessLog
-from naiad.telemetry.metrics.responses import rejections
+from naiad.telemetry.logs.access_log import AccessEntry, AccessLog
+from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 from naiad.wire.http2.headers import RequestHead

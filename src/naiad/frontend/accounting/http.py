@@ -9,8 +9,8 @@ from naiad.frontend.accounting.exchange import Accounting, Exchange
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer, OnCancel, RejectEarly
 from naiad.frontend.router import refuse
 from naiad.protocol.json.infer import leading_id
-from naiad.telemetry.logs.access import AccessEntry
-from naiad.telemetry.metrics.responses import rejections
+from naiad.telemetry.logs.access_log import AccessEntry
+from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers
 
 CLIENT_CLOSED = 499

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from naiad.options.network.access import ApiKey, KeyLimits
+from naiad.options.network.access_options import ApiKey, KeyLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall
 from naiad.frontend.thread_pool import RunInThread
-from naiad.protocol.status import status_of
+from naiad.protocol.status_table import status_of
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
 from naiad.wire.grpc import ENCODINGS, GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -156,7 +156,7 @@ def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
 
 
 def _failed(call: GrpcCall, error: Exception) -> None:
-    failure.finish(call, _log_failure(call, error))
+    failed_requests.finish(call, _log_failure(call, error))
 
 
 def _log_failure(call: GrpcCall, error: Exception) -> InferError:

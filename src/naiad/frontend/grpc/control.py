@@ -7,7 +7,7 @@ from typing import Any
 
 from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import GrpcCall
 from naiad.frontend.control import ControlCalls, ControlExchange
 from naiad.frontend.control_audit import audited_call
@@ -51,7 +51,7 @@ def _handler(operation: AnyOperation, calls: ControlCalls, may_bring_files: MayB
                 )
             )
         except InferError as error:
-            failure.finish(call, error)
+            failed_requests.finish(call, error)
 
     return handle
 
@@ -64,4 +64,4 @@ def _fail(call: GrpcCall, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("gRPC call %s failed", excerpt(call.path), exc_info=error)
         error = internal(f"internal error in {excerpt(call.path)}; see the server log")
-    failure.finish(call, error)
+    failed_requests.finish(call, error)

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
@@ -79,7 +79,7 @@ class InferenceGrpcService:
     def _fail(self, call: GrpcCall) -> None:
         """End a call whose handler has raised: a defect fails one call, not the connection."""
         _log.exception("gRPC call %s failed", call.path)
-        failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
+        failed_requests.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
 
     def rejection(self, path: str) -> InferError | None:
         """Return why calls to `path` are rejected before any message is read; None if they are served."""
@@ -95,7 +95,7 @@ class InferenceGrpcService:
             if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as error:
-            failure.finish_infer(call, request_id, model_name, model_version, error)
+            failed_requests.finish_infer(call, request_id, model_name, model_version, error)
 
     def is_streaming(self, path: str) -> bool:
         """Return whether messages of calls to `path` are delivered one by one."""
@@ -157,7 +157,7 @@ class InferenceGrpcService:
             try:
                 header = self._forwarding.apply(header, call.metadata)
             except InferError as error:
-                failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+                failed_requests.finish_infer(call, request_id, header.model_name, header.model_version, error)
                 return
         request = InferRequest(
             header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
@@ -175,7 +175,7 @@ class InferenceGrpcService:
             self._inference.submit(request, served)
         except InferError as error:
             call.on_cancel = None
-            failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+            failed_requests.finish_infer(call, request_id, header.model_name, header.model_version, error)
 
     def _decode_large(self, call: GrpcCall, message: Buffer) -> None:
         """Decode a large message in slices, then submit it."""
@@ -192,14 +192,14 @@ class InferenceGrpcService:
     def _cancel_decoding(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
         """Cancel the decoding of a request whose client has disconnected or whose deadline has passed."""
         self._runner.cancel(job)
-        failure.finish_infer(call, "", "", "", why.error(waited=True))
+        failed_requests.finish_infer(call, "", "", "", why.error(waited=True))
 
     def _submit_large(self, call: GrpcCall, prepared: Prepared) -> None:
         try:
             self._infer(call, b"", prepared)
         except Exception:
             _log.exception("gRPC call %s failed", call.path)
-            failure.finish(call, internal(f"internal error in {call.path}; see the server log"))
+            failed_requests.finish(call, internal(f"internal error in {call.path}; see the server log"))
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
@@ -218,14 +218,14 @@ class InferenceGrpcService:
                 raise unsupported(_DECOUPLED)
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
-        failure.finish_infer(call, request_id, model_name, model_version, error)
+        failed_requests.finish_infer(call, request_id, model_name, model_version, error)
 
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
         """Cancel a request whose client has disconnected or whose deadline has passed; log it and finish the call."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
         waited = self._inference.cancel(request)
         error = why.error(waited=waited)
-        failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
+        failed_requests.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
 
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
@@ -247,14 +247,16 @@ class InferenceGrpcService:
                 return
             except Exception as unfit:
                 error = encoding_error(unfit, request)
-        failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
+        failed_requests.finish_infer(
+            call, request.id, request.header.model_name, response.header.model_version, error
+        )
 
     # --- control ---------------------------------------------------------------------------------------------
 
     def _control(self, call: GrpcCall, message: Buffer) -> None:
         handle = self._controls.get(call.path)
         if handle is None:
-            failure.finish(call, control_grpc.refusal(call.path))
+            failed_requests.finish(call, control_grpc.refusal(call.path))
         else:
             handle(call, message)
 

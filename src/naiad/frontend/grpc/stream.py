@@ -18,7 +18,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc.compression import Sender
@@ -34,7 +34,7 @@ from naiad.protocol.grpc.infer import (
     identify,
 )
 from naiad.protocol.grpc.walk import SHORT_BYTES
-from naiad.protocol.status import status_of
+from naiad.protocol.status_table import status_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 
@@ -276,7 +276,7 @@ class InferStream:
         for request in self._cancel_open():
             waited = self._inference.cancel(request)
             error = why.error(waited=waited)
-            failure.log("gRPC", request.id, request.header.model_name, version_of(request), error)
+            failed_requests.log("gRPC", request.id, request.header.model_name, version_of(request), error)
 
     def fail(self) -> None:
         """Cancel all open requests after a failure that is logged elsewhere; write nothing more."""
@@ -336,9 +336,9 @@ class InferStream:
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first inference error ends the call.
             self.fail()
-            failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
+            failed_requests.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return
-        _, message = failure.log("gRPC", request.id, header.model_name, header.model_version, error)
+        _, message = failed_requests.log("gRPC", request.id, header.model_name, header.model_version, error)
         text = _text(message, error)
         self._respond(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
@@ -398,7 +398,7 @@ class InferStream:
         self._reject(turn, request_id, model_name, model_version, error)
 
     def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
-        _, text = failure.log("gRPC", request_id, model, version, error)
+        _, text = failed_requests.log("gRPC", request_id, model, version, error)
         if turn.is_ordered and (not self._order or self._order[-1] is not turn):
             self._order.append(turn)
         self._respond(turn, (encode_refusal(request_id, _text(text, error)),))

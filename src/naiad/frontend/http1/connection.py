@@ -15,10 +15,10 @@ from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ReadRateCheck, undelivered_bytes
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
-from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
-from naiad.frontend.http1.responses import CONTINUE, Http1Context, Http1Responses
+from naiad.frontend.http1.request_reader import RejectedByHeadersError, RequestReader
+from naiad.frontend.http1.waiting_requests import CONTINUE, Http1Context, Http1Responses
 from naiad.protocol.json.control import encode_error
-from naiad.telemetry.metrics.responses import rejection_of_status, rejections
+from naiad.telemetry.metrics.response_metrics import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead
 from naiad.wire.preface import TLS_REFUSAL

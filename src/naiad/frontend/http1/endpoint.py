@@ -9,7 +9,7 @@ from naiad.core.request_limits import RequestBudget
 from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, EndpointConnection
 from naiad.frontend.context import HttpContext, RejectEarly
 from naiad.frontend.refusal import NoteInvalid, note_invalid
-from naiad.telemetry.metrics.responses import http_responses
+from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import CheckHead, HeadCache, Http1Limits
 

@@ -17,8 +17,8 @@ from naiad.frontend.context import CancelReason, OnCancel
 from naiad.frontend.http2.flow import Http2Flow
 from naiad.frontend.http2.plan import CallPlan
 from naiad.frontend.refusal import note_invalid, note_refused_call
-from naiad.telemetry.logs.access import AccessEntry
-from naiad.telemetry.metrics.responses import grpc_responses, rejection_of_status, rejections
+from naiad.telemetry.logs.access_log import AccessEntry
+from naiad.telemetry.metrics.response_metrics import grpc_responses, rejection_of_status, rejections
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
@@ -32,10 +32,10 @@ from naiad.wire.grpc import (
 )
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError
+from naiad.wire.http2.connection_limits import INT32_MAX
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.headers import RequestHead, is_grpc_content_type
-from naiad.wire.http2.limits import INT32_MAX
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.stream_state import Stream
 
 _log = logging.getLogger(__name__)
 _pack_prefix = PREFIX.pack

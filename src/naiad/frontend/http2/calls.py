@@ -28,7 +28,7 @@ from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError
 from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.headers import Fields, RequestHead
-from naiad.wire.http2.server import ServerConnection
+from naiad.wire.http2.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns

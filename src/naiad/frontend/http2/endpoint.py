@@ -11,11 +11,11 @@ from naiad.frontend.connections.endpoint import AddressLimit, C, Endpoint
 from naiad.frontend.context import GrpcService, HttpContext, RejectEarly
 from naiad.frontend.refusal import NoteInvalid, note_invalid
 from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.telemetry.metrics.responses import http_responses
+from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import HttpError, decode_path
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import RequestHead, encode_fields
-from naiad.wire.http2.limits import Http2Limits
 
 if TYPE_CHECKING:
     from naiad.frontend.web_pages import WebPageRule

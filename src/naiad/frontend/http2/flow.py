@@ -28,7 +28,7 @@ from naiad.frontend.connections.body_reservation import BudgetExceededError
 from naiad.frontend.connections.linger import RecentOutput, undelivered_bytes
 from naiad.frontend.http2.endpoint import Http2Endpoint
 from naiad.wire.grpc import GrpcError, GrpcStatus
-from naiad.wire.http2.server import ServerConnection
+from naiad.wire.http2.server_connection import ServerConnection
 
 
 class WaitingCall(Protocol):

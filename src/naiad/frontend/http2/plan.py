@@ -12,8 +12,8 @@ from naiad.frontend.access import AccessRule, category_of_call
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.endpoint import RestHeaders
 from naiad.frontend.web_pages import WebPageRule
-from naiad.protocol.status import status_of
-from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
+from naiad.protocol.status_table import status_of
+from naiad.telemetry.metrics.response_metrics import grpc_responses, http_responses, rejections
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE
 from naiad.wire.grpc import GrpcError, GrpcStatus, encode_trailers, parse_timeout_ns, window_bits
 from naiad.wire.http1 import HttpError

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.connections.linger import LeastRate
 from naiad.frontend.http2.call import Http2Call, RequestSide
-from naiad.wire.http2.limits import Http2Limits
-from naiad.wire.http2.output import Http2Output
+from naiad.wire.http2.connection_limits import Http2Limits
+from naiad.wire.http2.frame_output import Http2Output
 
 
 def _ns(seconds: float) -> int:

@@ -13,7 +13,7 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.model_table import ModelTable
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.router import Action
@@ -175,7 +175,7 @@ class ContentCodings:
         self._fail(context, arguments, rejection)
 
     def _fail(self, context: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
-        failure.respond(context, "", arguments["model"], arguments["version"], error)
+        failed_requests.respond(context, "", arguments["model"], arguments["version"], error)
 
 
 class _WaitingBody:
@@ -252,4 +252,4 @@ class CompressedResponse(HttpContextLayer):
 
     def _failed(self, error: Exception) -> None:
         _log.error("compressing a response failed", exc_info=error)
-        failure.respond(self._context, "", "", "", internal("internal error; see the server log"))
+        failed_requests.respond(self._context, "", "", "", internal("internal error; see the server log"))

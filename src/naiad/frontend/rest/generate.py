@@ -14,7 +14,7 @@ from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
@@ -83,7 +83,7 @@ class GenerateRoutes:
             self._inputs_of(model, version)
             self._check_body(context, announced_bytes(context.headers))
         except InferError as error:
-            failure.respond(context, "", model, version, error)
+            failed_requests.respond(context, "", model, version, error)
 
     def _check_body(self, context: HttpContext, body_bytes: int) -> None:
         """Check encoding and size. Raises InferError."""
@@ -146,7 +146,7 @@ class GenerateRoutes:
         return decoded, (yield from count_elements(*decoded))
 
     def _reject(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
-        failure.respond(context, failure.find_id(context.body), model, version, error)
+        failed_requests.respond(context, failed_requests.find_id(context.body), model, version, error)
 
     def _submit(self, context: HttpContext, receiver: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
@@ -158,7 +158,7 @@ class GenerateRoutes:
             receiver.watch(request, self._engine)
             self._inference.submit(request)
         except InferError as error:
-            failure.respond(context, request_id, header.model_name, header.model_version, error)
+            failed_requests.respond(context, request_id, header.model_name, header.model_version, error)
 
     def _inputs_of(self, model: str, version: str) -> tuple[Inputs, RowColumns]:
         config = self._engine.views.model_config(model, version)
@@ -200,7 +200,7 @@ class _OnlyResponse:
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""
-        self._context.on_disconnect = functools.partial(failure.abandon, engine, request)
+        self._context.on_disconnect = functools.partial(failed_requests.abandon, engine, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
@@ -245,7 +245,7 @@ class _OnlyResponse:
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
         self._is_over = True
         model = request.header.model_name
-        failure.respond(self._context, request.id, model, response.header.model_version, error)
+        failed_requests.respond(self._context, request.id, model, response.header.model_version, error)
 
 
 def _wrong_count() -> InferError:

@@ -15,7 +15,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
@@ -160,13 +160,13 @@ class InferRoute:
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
-            context.on_disconnect = functools.partial(failure.abandon, self._engine, request)
+            context.on_disconnect = functools.partial(failed_requests.abandon, self._engine, request)
             if fields.is_timed:
                 self._submit_timing(context, request)
             self._inference.submit(request, served)
         except InferError as error:
             _timing_of(context)  # the error carries it, too
-            failure.respond(context, request_id or self._find_id(context), model, version, error)
+            failed_requests.respond(context, request_id or self._find_id(context), model, version, error)
 
     def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Reject a request by its headers, before its body has arrived."""
@@ -180,7 +180,7 @@ class InferRoute:
                 _check_coding(headers)
                 self._check_announced(context)
         except InferError as error:
-            failure.respond(context, "", model, version, error)
+            failed_requests.respond(context, "", model, version, error)
 
     def _check_announced(self, context: HttpContext) -> None:
         """Check the announced size against the limit. Raises InferError."""
@@ -214,7 +214,7 @@ class InferRoute:
 
     def _reject_large(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
         context.on_disconnect = None
-        failure.respond(context, self._find_id(context), model, version, error)
+        failed_requests.respond(context, self._find_id(context), model, version, error)
 
     def _submit_large(self, context: HttpContext, framing: Framing | None, began_ns: int, prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
@@ -233,11 +233,11 @@ class InferRoute:
                 header, data, on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
             request.element_counts = element_counts
-            context.on_disconnect = functools.partial(failure.abandon, self._engine, request)
+            context.on_disconnect = functools.partial(failed_requests.abandon, self._engine, request)
             self._submit_timing(context, request, more)
             self._inference.submit(request)
         except InferError as error:
-            failure.respond(context, request_id, header.model_name, header.model_version, error)
+            failed_requests.respond(context, request_id, header.model_name, header.model_version, error)
 
     def _cost_fields(self, context: HttpContext, model: str, began_ns: int) -> Headers:
         """Return the header fields with the JSON cost of a request, if its JSON is large."""
@@ -322,7 +322,7 @@ class InferRoute:
         header = request.header
         error = response.error
         if error is not None:
-            failure.respond(context, request.id, header.model_name, response.header.model_version, error)
+            failed_requests.respond(context, request.id, header.model_name, response.header.model_version, error)
             return
         data = response.data
         if data and max(map(len, data)) > LONG_BYTES:
@@ -332,7 +332,7 @@ class InferRoute:
             parts, json_length = encode(request.id, header, response)
         except Exception as unfit:
             error = encoding_error(unfit, request)
-            failure.respond(context, request.id, header.model_name, response.header.model_version, error)
+            failed_requests.respond(context, request.id, header.model_name, response.header.model_version, error)
             return
         headers = self._headers.get(json_length) or self._make_headers(json_length)
         context.respond(200, (*headers, *more) if more else headers, parts)
@@ -361,7 +361,7 @@ class InferRoute:
             encode_in_slices(request.id, request.header, response),
             sum(map(len, response.data)),
             functools.partial(self._respond, context, more),
-            functools.partial(failure.respond, context, request.id, model, version),
+            functools.partial(failed_requests.respond, context, request.id, model, version),
             is_part=len(context.body) > SHORT_BYTES,
         )
         if not job.is_over:
@@ -384,7 +384,7 @@ class InferRoute:
         """Return the id of a request that could not be decoded, or an empty text."""
         text = context.headers.get(_JSON_LENGTH, b"")
         end = int(text) if text.isdigit() and len(text) < 20 else len(context.body)
-        return failure.find_id(context.body[:end])
+        return failed_requests.find_id(context.body[:end])
 
 
 def _timing_of(context: HttpContext) -> RequestTiming | None:

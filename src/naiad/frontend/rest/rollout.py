@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from naiad.config.rollout.status import figures
+from naiad.config.rollout.rollout_status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext

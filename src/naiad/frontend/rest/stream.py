@@ -11,13 +11,13 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
-from naiad.frontend import failure
+from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import TraceFields, fields_of_context
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.json.response import as_event, as_line, is_long
-from naiad.protocol.status import status_of
+from naiad.protocol.status_table import status_of
 from naiad.wire.header_fields import Headers
 
 Encode = Callable[[InferRequest, InferResponse], Slices[Sequence[Buffer]]]
@@ -214,7 +214,7 @@ class StreamedResponse:
 
     def _abandon(self, engine: Engine, request: InferRequest, why: CancelReason) -> None:
         self._stop()
-        failure.abandon(engine, request, why)
+        failed_requests.abandon(engine, request, why)
 
     def _set_paused(self, request: InferRequest, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -223,14 +223,16 @@ class StreamedResponse:
     def _begin(self, status: int, request_id: str = "") -> None:
         self._has_begun = True
         headers = self._framing.headers
-        self._context.start_stream(status, (*headers, failure.id_header(request_id)) if request_id else headers)
+        self._context.start_stream(
+            status, (*headers, failed_requests.id_header(request_id)) if request_id else headers
+        )
 
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
         model, version = request.header.model_name, response.header.model_version
         if response.final and not self._has_begun and not self._framing.frames_first_error:
-            failure.respond(self._context, request.id, model, version, error)
+            failed_requests.respond(self._context, request.id, model, version, error)
             return
-        request_id, message = failure.log("HTTP", request.id, model, version, error)
+        request_id, message = failed_requests.log("HTTP", request.id, model, version, error)
         if not self._has_begun:
             self._begin(status_of(error).http, request_id)
         self._context.send(self._framing.frame((encode_error(message),)))

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from naiad.options.network.access import TlsOptions
+from naiad.options.network.access_options import TlsOptions
 
 _UNIX = "unix:"
 _MAX_UNIX_PATH_BYTES = 107

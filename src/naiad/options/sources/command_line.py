@@ -12,7 +12,7 @@ from typing import Any
 
 from naiad.options.flag import COMMAND_LINE, Flag, Given, OptionError, ValueKind, listed, parse_boolean, unknown_flag
 from naiad.options.flags import CONFIG, SECTIONS, all_flags
-from naiad.options.network.access import check_hosts, check_origin, compile_header_pattern
+from naiad.options.network.access_options import check_hosts, check_origin, compile_header_pattern
 from naiad.options.network.addresses import check_address, is_unix, problem_of_places
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.options.trace import TraceOptions, parse_trace_flags

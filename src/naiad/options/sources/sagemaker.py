@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from naiad.options.flag import OptionError
-from naiad.options.network.clouds import SageMakerOptions
+from naiad.options.network.cloud_options import SageMakerOptions
 
 _FLAGS = (
     ("SAGEMAKER_TRITON_DISABLE_MODEL_NAMESPACING", "--model-namespacing={}", "true"),  # Triton: the value as it is

@@ -37,7 +37,7 @@ from naiad.protocol.json.control import (
     trace_values,
 )
 from naiad.protocol.json.tree import MAX_CONTROL_BYTES
-from naiad.telemetry.statistics.version import Duration, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import Duration, VersionStatistics
 
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""

@@ -36,7 +36,13 @@ from naiad.protocol.json.tree import (
     member,
     parse_control_document,
 )
-from naiad.telemetry.statistics.version import Duration, Explanation, RecentBatch, StepStatistics, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import (
+    Duration,
+    Explanation,
+    RecentBatch,
+    StepStatistics,
+    VersionStatistics,
+)
 
 _PARAMETERS_NO_OBJECT = (
     "Unable to parse 'parameters': attempt to get members for non-object; expected an object, such as "

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from naiad.config.rollout.status import RolloutStatus
+from naiad.config.rollout.rollout_status import RolloutStatus
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer
 from naiad.protocol.json.tree import parse_control_document

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
-from naiad.repository.cloud.names import names_below
 from naiad.repository.cloud.provider import FIXES, is_installed, make_client
+from naiad.repository.cloud.s3_names import names_below
 from naiad.repository.cloud.url import CloudUrl
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
-from naiad.config.changes import config_changes, may_stay
+from naiad.config.configuration_changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument, unavailable
 from naiad.core.model import model_key, name_of
@@ -33,7 +33,7 @@ from naiad.repository.loads import stop_version
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.namespaces import ambiguous
 from naiad.telemetry.last_resort import report
-from naiad.telemetry.process import trim_heap
+from naiad.telemetry.process_resources import trim_heap
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import errors_of
-from naiad.config.validate.files import is_outside, name_problem
+from naiad.config.validate.file_names import is_outside, name_problem
 from naiad.core.errors import InferError, excerpt, invalid_argument, permission_denied, wrong_request
 from naiad.files.temporary import OwnDirectory
 from naiad.repository.model_plan import ModelPlan

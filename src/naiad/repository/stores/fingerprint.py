@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
+from naiad.config.rollout.rollout_declaration import FILE_NAME as ROLLOUT_FILE
 from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
 

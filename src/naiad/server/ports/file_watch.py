@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.core.errors import InferError, internal
 from naiad.core.ports import Loop, TimerHandle
-from naiad.options.network.access import ApiKeys, parse_api_keys
+from naiad.options.network.access_options import ApiKeys, parse_api_keys
 
 _log = logging.getLogger(__name__)
 

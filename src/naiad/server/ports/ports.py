@@ -27,7 +27,7 @@ from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.cors import Cors
-from naiad.frontend.rest.metrics import in_slices, metrics_route
+from naiad.frontend.rest.metrics_port import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
@@ -36,7 +36,7 @@ from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
 from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
-from naiad.options.network.access import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
+from naiad.options.network.access_options import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
 from naiad.options.options import ServerOptions
@@ -44,11 +44,11 @@ from naiad.server.ports.endpoint import Connections, Service, ServiceEndpoint
 from naiad.server.ports.file_watch import FileWatch, read_api_keys
 from naiad.server.ports.listener import addresses
 from naiad.server.ports.tls import load, server_context
-from naiad.telemetry.logs.access import AccessLog
-from naiad.telemetry.metrics.responses import response_count
+from naiad.telemetry.logs.access_log import AccessLog
+from naiad.telemetry.metrics.response_metrics import response_count
 from naiad.wire.http1 import Http1Limits
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
-from naiad.wire.http2.limits import Http2Limits
 
 if TYPE_CHECKING:
     from naiad.frontend.clouds import VertexAi

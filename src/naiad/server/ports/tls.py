@@ -8,7 +8,7 @@ import logging
 import ssl
 
 from naiad.core.errors import internal
-from naiad.options.network.access import TlsOptions
+from naiad.options.network.access_options import TlsOptions
 
 _log = logging.getLogger(__name__)
 

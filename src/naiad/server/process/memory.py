@@ -12,7 +12,7 @@ from naiad.backend.cores import control_groups
 from naiad.core.request_limits import RequestBudget
 from naiad.options.options import OverloadOptions, ServerOptions
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.process import read_memory, read_resident_bytes
+from naiad.telemetry.process_resources import read_memory, read_resident_bytes
 
 _MIN_BYTES = 16 << 20
 """Smaller amounts above the last low stay in the heap."""

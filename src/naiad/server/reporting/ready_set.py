@@ -8,10 +8,10 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.ports import Loop
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
-from naiad.server.reporting.metrics import show_adaptive
+from naiad.server.reporting.server_metrics import show_adaptive
 from naiad.telemetry.metrics.exposition import Row
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, ModelMetricSource, model_labels
+from naiad.telemetry.metrics.model_metrics import FIRST_RESPONSE_MS, ModelMetricSource, model_labels
 
 _TURN_TIMEOUT_S = 5.0
 """A loop that is this busy has bigger problems than one request for a version that is being unloaded."""

@@ -20,12 +20,12 @@ from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.stores.bare_files import nothing_to_serve
 from naiad.repository.stores.stores import DUPLICATE
 from naiad.server.ports.listener import addresses, has_tls
-from naiad.server.process.runner import FailedStartError
+from naiad.server.process.process_environment import FailedStartError
 from naiad.telemetry.logs.console import GREEN, YELLOW
 from naiad.telemetry.logs.log import log_table
 
 if TYPE_CHECKING:
-    from naiad.repository.check import ModelReport
+    from naiad.repository.model_check import ModelReport
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def _absent(name: str, options: RepositoryOptions, known: Collection[str]) -> st
 
 def _check(options: RepositoryOptions, known_backends: Collection[str], gpu_count: int) -> "Iterator[ModelReport]":
     """Yield what `naiad check` reports about the models on disk."""
-    from naiad.repository.check import check_path  # a start without failures does not need it
+    from naiad.repository.model_check import check_path  # a start without failures does not need it
 
     for path in options.paths:
         if is_cloud_url(path):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.options.options import LogOptions
-from naiad.telemetry.logs.access import audit
+from naiad.telemetry.logs.access_log import audit
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
-from naiad.telemetry.logs.output import BackgroundHandler, LogFile, format_table, make_formatter
+from naiad.telemetry.logs.log_output import BackgroundHandler, LogFile, format_table, make_formatter
 
 _escapes = True
 _settings = LogOptions()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from naiad.core.slices import Slices, finish
 from naiad.core.version import __version__
 from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
-from naiad.telemetry.metrics import model as model_metrics
+from naiad.telemetry.metrics import model_metrics as model_metrics
 from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows, series_names
 from naiad.telemetry.metrics.gpus import GPU_FAMILIES
-from naiad.telemetry.metrics.model import ModelFamily, ModelMetricSource, Scrape
-from naiad.telemetry.process import CpuMeter, read_memory, read_process
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.metrics.model_metrics import ModelFamily, ModelMetricSource, Scrape
+from naiad.telemetry.process_resources import CpuMeter, read_memory, read_process
+from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _SLICE_MODELS = 8
 """Number of models rendered in about a millisecond."""

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import IO, Protocol
 
 from naiad.telemetry.last_resort import keep_running
-from naiad.telemetry.trace.record import TraceRecord
+from naiad.telemetry.trace.trace_record import TraceRecord
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from naiad.core.errors import encodable
 from naiad.core.version import __version__
 from naiad.options.trace import OpenTelemetryOptions
 from naiad.telemetry.trace.file import TraceSeries
-from naiad.telemetry.trace.record import Stamp, TraceRecord, new_id
+from naiad.telemetry.trace.trace_record import Stamp, TraceRecord, new_id
 
 _SERVICE_NAME = "triton-inference-server"
 _SCOPE = InstrumentationScope("triton-server", __version__)

@@ -31,7 +31,7 @@ from naiad.options.trace import (
     parse_rate,
 )
 from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter, obstacle
-from naiad.telemetry.trace.record import (
+from naiad.telemetry.trace.trace_record import (
     SpanIds,
     TraceContext,
     TracedTensor,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
 
-from naiad.tools.analyze.measurement import Prediction
+from naiad.tools.analyze.point_measurement import Prediction
 from naiad.tools.analyze.simulation.fitted import Fitted
 from naiad.tools.analyze.simulation.predictor import simulated
 from naiad.tools.analyze.space import Point

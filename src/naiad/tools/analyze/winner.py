@@ -9,8 +9,8 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.edit import edited, with_changes
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
-from naiad.tools.analyze.settings.settings import AnalysisSettings
+from naiad.config.model_profile import PROFILE_FILE, ModelProfile, format_profile
+from naiad.tools.analyze.settings.analysis_settings import AnalysisSettings
 from naiad.tools.analyze.settings.values import SettingsError
 from naiad.tools.analyze.space import Variant
 

@@ -14,10 +14,10 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.table import Table
 
+from naiad.tools.demo.demo_progress import waiting
+from naiad.tools.demo.demo_repository import copy_model, new_model, write_characters
+from naiad.tools.demo.demo_server import DemoSettings, serving
 from naiad.tools.demo.packages import PP_OCR, fetch, fetch_all
-from naiad.tools.demo.progress import waiting
-from naiad.tools.demo.repository import copy_model, new_model, write_characters
-from naiad.tools.demo.server import DemoSettings, serving
 
 MODEL = "ocr"
 SIZE = (900, 760)

@@ -18,7 +18,7 @@ from typing import IO
 
 from rich.console import Console
 
-from naiad.tools.demo.progress import waiting
+from naiad.tools.demo.demo_progress import waiting
 from naiad.tools.process.child import ProcessError
 from naiad.tools.process.running import run_checked
 

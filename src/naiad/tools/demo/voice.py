@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from naiad.tools.demo import voice_model
+from naiad.tools.demo.demo_progress import waiting
+from naiad.tools.demo.demo_server import DemoSettings, serving
 from naiad.tools.demo.packages import SILERO, SILERO_EXAMPLE, fetch, fetch_all
-from naiad.tools.demo.progress import waiting
-from naiad.tools.demo.server import DemoSettings, serving
 from naiad.tools.demo.voice_model import CHUNK_SAMPLES, RATE_HZ
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]

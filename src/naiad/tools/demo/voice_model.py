@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from naiad.tools.demo.demo_repository import new_model
 from naiad.tools.demo.packages import SILERO, fetch
-from naiad.tools.demo.repository import new_model
 
 RATE_HZ = 16_000
 CHUNK_SAMPLES = 512

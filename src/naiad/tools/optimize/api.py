@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize import preprocessing, run
+from naiad.tools.optimize import optimization, preprocessing
+from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.function import optimize_function
-from naiad.tools.optimize.options import Options
-from naiad.tools.optimize.progress import NoProgress
-from naiad.tools.optimize.result import OptimizationResult
+from naiad.tools.optimize.optimize_progress import NoProgress
+from naiad.tools.optimize.optimize_result import OptimizationResult
+from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
-from naiad.tools.optimize.samples.reading import check_sample, from_factory
-from naiad.tools.optimize.source import Format, Source
-from naiad.tools.optimize.sources.opening import NamedSamples, open_source
+from naiad.tools.optimize.samples.sample_reader import check_sample, from_factory
+from naiad.tools.optimize.sources.open_source import NamedSamples, open_source
 from naiad.tools.optimize.sources.saving import save
 
 _FORMATS: Mapping[str, Format] = {
@@ -88,7 +88,7 @@ def optimize(  # noqa: PLR0913 - the names of Model Navigator
     inputs = (preprocessing.raw_input(steps),) if steps else source.inputs
     named = NamedSamples(samples, [spec.name for spec in inputs])
     check_sample(next(iter(named)), inputs, source.has_batch and not steps, "dataloader")
-    return run.optimize(source, named, home, chosen, _Lines() if verbose else NoProgress())
+    return optimization.optimize(source, named, home, chosen, _Lines() if verbose else NoProgress())
 
 
 def _refuse(arguments: Mapping[str, Any], target_device: Any) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.optimize_source import Format
 
 
 class Precision(Enum):

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.names import with_names_of
+from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
+from naiad.tools.optimize.correctness.runners.model_runner import Runner
 from naiad.tools.optimize.correctness.runners.remote import RemoteRunner
-from naiad.tools.optimize.correctness.runners.runner import Runner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.samples.reading import check_sample, from_path
-from naiad.tools.optimize.source import BACKENDS, Format, Samples, Source
+from naiad.tools.optimize.correctness.tensor_names import with_names_of
+from naiad.tools.optimize.optimize_source import BACKENDS, Format, Samples, Source
+from naiad.tools.optimize.samples.sample_reader import check_sample, from_path
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.reference import write_files
 from naiad.tools.optimize.steps.judging import open_conversion, with_open_lengths

@@ -16,16 +16,16 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.choices import Options
+from naiad.tools.optimize.converters.conversion_plan import installed_packages
+from naiad.tools.optimize.converters.conversions import Converter, model_file
 from naiad.tools.optimize.converters.onnx.merge import CONFIG, LIBRARY, check_steps
-from naiad.tools.optimize.converters.plan import installed_packages
-from naiad.tools.optimize.converters.run import Converter, model_file
-from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.runners.isolated import IsolatedRunner
-from naiad.tools.optimize.options import Options
-from naiad.tools.optimize.result import SOURCE
+from naiad.tools.optimize.optimize_result import SOURCE
+from naiad.tools.optimize.optimize_source import Format, Samples, Source
 from naiad.tools.optimize.samples.chunks import write_chunks
-from naiad.tools.optimize.samples.reading import digest, from_path
-from naiad.tools.optimize.source import Format, Samples, Source
+from naiad.tools.optimize.samples.sample_reader import digest, from_path
 
 Steps = Sequence[Mapping[str, Any]]
 

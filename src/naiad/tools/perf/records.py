@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.tools.measure.intervals import Int64s
-from naiad.tools.perf.exchange import SentRequest
+from naiad.tools.perf.perf_exchange import SentRequest
 
 if TYPE_CHECKING:
     import numpy as np

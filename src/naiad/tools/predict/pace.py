@@ -6,7 +6,7 @@ Pure: time is an argument.
 from collections.abc import Sequence
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.predict.job import JobProgress
+from naiad.tools.predict.prediction_job import JobProgress
 
 MEMORY_BYTES = 64 << 20
 """For the rows of all chunks between reading and writing, as tensors."""

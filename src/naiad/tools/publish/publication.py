@@ -20,9 +20,9 @@ from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.new_version import NewVersion, added_version, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, list_version_dirs, read_file_text
 from naiad.tools.publish.lock import LockedError, publishing
+from naiad.tools.publish.publication_serving import ServedModels, ServingError
+from naiad.tools.publish.publication_source import PublicationSource, SourceError, parsed_config
 from naiad.tools.publish.sample import SampleError, TrialSample
-from naiad.tools.publish.serving import ServedModels, ServingError
-from naiad.tools.publish.source import PublicationSource, SourceError, parsed_config
 from naiad.tools.publish.trial import CANDIDATE_SUFFIX, OnStep, PublishError, Trial, reason_of
 
 _OF_VERSIONS = frozenset({"rollout.toml"})

@@ -11,9 +11,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.files.below import files_below
 from naiad.repository.stores.new_version import NewVersion
 from naiad.tools.publish.publication import Published
+from naiad.tools.publish.publication_serving import ServedModels, ServingError
+from naiad.tools.publish.publication_source import PublicationSource
 from naiad.tools.publish.sample import SampleError, TrialSample
-from naiad.tools.publish.serving import ServedModels, ServingError
-from naiad.tools.publish.source import PublicationSource
 from naiad.tools.publish.trial import OnStep, PublishError, Trial, reason_of
 
 MAX_PUSH_BYTES = 1 << 30

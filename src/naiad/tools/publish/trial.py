@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
 from naiad.client import InferError
+from naiad.tools.publish.publication_serving import ServedModels, ServingError, differences
 from naiad.tools.publish.sample import SampleError, TrialSample
-from naiad.tools.publish.serving import ServedModels, ServingError, differences
 
 CANDIDATE_SUFFIX = ".candidate"
 OnStep: TypeAlias = Callable[[str], None]

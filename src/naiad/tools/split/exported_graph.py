@@ -12,7 +12,7 @@ from typing import Any
 from naiad.backend.pytorch.exported import input_slots, output_slots
 from naiad.backend.pytorch.library import torch
 from naiad.core.errors import unsupported
-from naiad.tools.split.source import StageModel
+from naiad.tools.split.split_source import StageModel
 
 _SIZE = torch.ops.aten.sym_size.int
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg)

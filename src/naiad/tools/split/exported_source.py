@@ -13,7 +13,7 @@ from naiad.backend.pytorch.library import pytree, torch
 from naiad.backend.pytorch.tensors import DATATYPES, reason, to_array, to_tensor
 from naiad.core.errors import InferError, invalid_argument
 from naiad.tools.split.exported_graph import ExportedGraph
-from naiad.tools.split.source import Array, Feeds, Stage, StageModel, check_feed, read_feeds
+from naiad.tools.split.split_source import Array, Feeds, Stage, StageModel, check_feed, read_feeds
 
 _NODE_RUNS = 5
 _SIZES = (4, 7, 9, 11, 13, 17, 19, 23)

@@ -14,8 +14,8 @@ from onnx import ModelProto, ValueInfoProto
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.sessions import DATATYPES
 from naiad.core.errors import invalid_argument
-from naiad.tools.split.graph import SplitGraph, load_graph
-from naiad.tools.split.source import Array, Feeds, Stage, check_feed, fastest_ms, read_feeds
+from naiad.tools.split.node_sequence import SplitGraph, load_graph
+from naiad.tools.split.split_source import Array, Feeds, Stage, check_feed, fastest_ms, read_feeds
 
 _EXTERNAL_BYTES = 1 << 30
 """A model with more parameters is written with external data: protobuf messages end at 2 GiB."""

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import REOPENED_STREAM, SMALL_FRAME, FloodGuard, Http2Limits
+from naiad.wire.http2.frame_output import Http2Output
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError, UnreadBytes
 from naiad.wire.http2.headers import Fields, HeaderBlock, HeaderBlocks, trailers_error
 from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError
-from naiad.wire.http2.limits import REOPENED_STREAM, SMALL_FRAME, FloodGuard, Http2Limits
-from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.sink import Http2Sink
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.stream_state import Stream
 from naiad.wire.http2.windows import ReceiveWindows, apply_settings
 
 S = TypeVar("S", bound=Stream)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hpack.table import HeaderTable
 
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.frames import (
     FLAG_END_HEADERS,
     FLAG_END_STREAM,
@@ -18,7 +19,6 @@ from naiad.wire.http2.frames import (
     Http2Error,
     dependency,
 )
-from naiad.wire.http2.limits import Http2Limits
 
 Field: TypeAlias = tuple[bytes, bytes]
 Fields: TypeAlias = tuple[Field, ...]

@@ -14,6 +14,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
+from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import (
     KEPT_OF_TOO_MANY,
     Field,
@@ -24,7 +25,6 @@ from naiad.wire.http2.headers import (
     parse_response_head,
     too_large_head,
 )
-from naiad.wire.http2.limits import Http2Limits
 
 _CACHED_BLOCKS = 64
 _CACHED_BLOCK_BYTES = 2048

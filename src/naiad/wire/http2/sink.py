@@ -3,7 +3,7 @@
 from typing import Protocol, TypeVar
 
 from naiad.wire.http2.headers import Fields, RequestHead
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.stream_state import Stream
 
 S = TypeVar("S", bound=Stream)
 S_contra = TypeVar("S_contra", bound=Stream, contravariant=True)

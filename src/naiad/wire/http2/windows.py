@@ -4,10 +4,10 @@ The windows that the peer is given for its DATA (RFC 9113 5.2, 6.9); `http2_outp
 """
 
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.connection_limits import MAX_FRAME_BYTES, Http2Limits
+from naiad.wire.http2.frame_output import Http2Output
 from naiad.wire.http2.frames import DEFAULT_WINDOW, Http2Code, Http2Error, window_update
-from naiad.wire.http2.limits import MAX_FRAME_BYTES, Http2Limits
-from naiad.wire.http2.output import Http2Output
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.stream_state import Stream
 
 
 class ReceiveWindows:

@@ -12,7 +12,7 @@ from naiad.worker.api.arguments import flag, text
 from naiad.worker.api.failure import TritonError, TritonModelException
 from naiad.worker.api.iteration import ResponseIterator
 from naiad.worker.api.logger import Logger
-from naiad.worker.api.metrics import Metric, MetricFamily, MetricKind
+from naiad.worker.api.metric_family import Metric, MetricFamily, MetricKind
 from naiad.worker.api.model_config import (
     ModelConfig,
     get_input_config_by_name,

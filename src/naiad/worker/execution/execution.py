@@ -24,14 +24,14 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Coroutine, NamedTuple
 
-from naiad.worker import control as scope
+from naiad.worker import control_socket as scope
 from naiad.worker.api.failure import TritonError, describe, format_traceback
 from naiad.worker.api.request import InferenceRequest, InferenceTrace, RequestPlan, StreamedRequest, is_rescheduled
 from naiad.worker.api.response import InferenceResponse, SingleResponse
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS, FlagsPage
 from naiad.worker.channel.frame import Frame
-from naiad.worker.control import ControlSocket
+from naiad.worker.control_socket import ControlSocket
 from naiad.worker.execution.codec import RequestDecoder
 from naiad.worker.execution.response_sender import OpenStream, ResponseSender
 

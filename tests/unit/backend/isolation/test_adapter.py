@@ -25,7 +25,7 @@ from naiad.worker.api import request as request_api
 from naiad.worker.api.failure import LoadError
 from naiad.worker.api.request import ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.tensor import Tensor
-from naiad.worker.loading import load_adapter_class
+from naiad.worker.model_class import load_adapter_class
 from support.backend_parts import make_context
 from support.isolated_instances import adapter_args
 

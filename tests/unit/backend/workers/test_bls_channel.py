@@ -18,16 +18,16 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.worker import calls as calls_module
+from naiad.worker import bls_calls as calls_module
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.failure import TritonModelException
 from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.tensor import Tensor
-from naiad.worker.calls import Calls
+from naiad.worker.bls_calls import Calls
 from naiad.worker.channel import buffer_pool as block
 from naiad.worker.channel.buffer_pool import BufferOwner
 from naiad.worker.channel.channel import Channel
-from naiad.worker.control import ExecutionContext
+from naiad.worker.control_socket import ExecutionContext
 from support.model_call_parts import ManualLoop
 
 ONE = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1,))])

@@ -10,7 +10,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.cloud.credentials import Credential, find_credential
 from naiad.repository.cloud.provider import is_installed, make_client
 from naiad.repository.cloud.url import parse_cloud_url
-from naiad.repository.opening import CacheSettings, cache_directory
+from naiad.repository.open_repository import CacheSettings, cache_directory
 
 AZURE = parse_cloud_url("as://account/container/models")
 

@@ -6,10 +6,10 @@ import pytest
 
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.tools.analyze.analysis import recommended
 from naiad.tools.analyze.goal import Goal
-from naiad.tools.analyze.measurement import Measured, Ranked, Ranking
-from naiad.tools.analyze.run import recommended
-from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings, ServerSettings
+from naiad.tools.analyze.point_measurement import Measured, Ranked, Ranking
+from naiad.tools.analyze.settings.analysis_settings import AnalysisSettings, ModelSettings, ServerSettings
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.analyze.variants import make_variant
 from naiad.tools.analyze.winner import differences, write_winner

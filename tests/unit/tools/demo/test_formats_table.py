@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from naiad.tools.demo.formats.catalog import FORMATS, DemoFormat
-from naiad.tools.demo.formats.run import FormatMeasurement, table_of
+from naiad.tools.demo.formats.format_catalog import FORMATS, DemoFormat
+from naiad.tools.demo.formats.show_formats import FormatMeasurement, table_of
 
 
 @pytest.mark.parametrize("columns", [80, 120, 160])

@@ -8,7 +8,7 @@ from PIL import Image
 from rich.console import Console
 
 from naiad.tools.demo import ocr
-from naiad.tools.demo.server import DemoSettings
+from naiad.tools.demo.demo_server import DemoSettings
 
 
 def run(tmp_path: Path, output: Path, picture: Path | None = None) -> int:

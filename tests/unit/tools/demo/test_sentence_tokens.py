@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from naiad.testing import PythonModel
-from naiad.tools.demo import repository
+from naiad.tools.demo import demo_repository
 
 LETTERS = string.ascii_lowercase[:20] + string.digits + "€é"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *"!?,.-_'"]
@@ -33,7 +33,7 @@ def reference() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(reference: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonModel]:
-    version = repository.copy_model(tmp_path_factory.mktemp("models"), "sentence_tokens")
+    version = demo_repository.copy_model(tmp_path_factory.mktemp("models"), "sentence_tokens")
     reference.save(str(version / "tokenizer.json"))
     with PythonModel(version.parent) as model:
         yield model

@@ -5,7 +5,7 @@ import pytest
 
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Interval, Result
-from naiad.tools.perf.plan import Concurrency, ModelLoad, Plan, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import Concurrency, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
 from support.simulated_comparisons import CASES, changes

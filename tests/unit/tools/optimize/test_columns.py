@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.comparison import CandidateComparison
+from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.labels import LabelObserver
-from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison
 from naiad.tools.optimize.correctness.scales import ScaleObserver
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.source_reference import SourceAnswers
+from naiad.tools.optimize.optimize_source import Format
 
 ROWS = np.random.default_rng(0).normal(size=(64, 3)) * [4e4, 5, 0.3] + [1e5, 30, 0.5]
 ROWS = ROWS.astype(np.float32)

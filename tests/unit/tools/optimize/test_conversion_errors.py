@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.optimize import _with_place
-from naiad.tools.optimize.converters.worker import _reason
+from naiad.tools.optimize.converters.conversion_child import _reason
 
 
 @pytest.mark.parametrize(

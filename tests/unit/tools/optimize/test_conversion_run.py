@@ -13,10 +13,10 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
+from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.converters.operators import missing_operator
-from naiad.tools.optimize.converters.run import Converter
-from naiad.tools.optimize.samples.reading import ArraySamples
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import ArraySamples
 from naiad.tools.process.running import ProcessLimits
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)

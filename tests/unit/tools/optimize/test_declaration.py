@@ -8,8 +8,8 @@ from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.source import Format, Source
-from naiad.tools.optimize.sources.declaration import declaration
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.sources.source_declaration import declaration
 
 FP32, FP64 = DataType.FP32, DataType.FP64
 

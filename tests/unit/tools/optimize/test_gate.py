@@ -9,10 +9,10 @@ import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.metrics import Score, drop
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RenamedRunner, RunnerError
-from naiad.tools.optimize.correctness.settings import Budget, Settings
-from naiad.tools.optimize.source import Format, Labels
+from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
+from naiad.tools.optimize.correctness.label_scores import Score, drop
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RenamedRunner, RunnerError
+from naiad.tools.optimize.optimize_source import Format, Labels
 from naiad.tools.optimize.verdict import Tolerance
 
 CANDIDATE = Candidate("onnx-fp32", Format.ONNX, Precision.FP32, "onnxruntime")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.measurement import Profile, Runtime
-from naiad.tools.optimize.steps.journal import StepJournal, key_of, to_json
+from naiad.tools.optimize.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.steps.judging import read_verdict
+from naiad.tools.optimize.steps.step_journal import StepJournal, key_of, to_json
 from naiad.tools.optimize.steps.stored import read_profile
 from naiad.tools.optimize.verdict import Difference, Verdict
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from naiad.tools.optimize.converters.job import ConversionJob, JobTensor
+from naiad.tools.optimize.converters.conversion_job import ConversionJob, JobTensor
 from naiad.tools.optimize.converters.onnx import node_errors
 from naiad.tools.optimize.samples.chunks import write_chunks
 from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_network

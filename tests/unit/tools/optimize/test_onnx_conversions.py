@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Status
-from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.converters.run import Converter
-from naiad.tools.optimize.samples.reading import ArraySamples, shape_ranges
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
+from naiad.tools.optimize.converters.conversions import Converter
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import ArraySamples, shape_ranges
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 8)),)
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)

@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from naiad.tools.optimize.converters.job import JobTensor
-from naiad.tools.optimize.converters.onnx.outputs import fit_outputs
+from naiad.tools.optimize.converters.conversion_job import JobTensor
+from naiad.tools.optimize.converters.onnx.graph_outputs import fit_outputs
 
 
 def classifier():

@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from naiad.tools.optimize.package.contents import opened, write_archive
 from naiad.tools.optimize.package.manifest import MANIFEST, DamagedPackageError, NoPackageError, manifest_of
+from naiad.tools.optimize.package.package_files import opened, write_archive
 
 
 @pytest.fixture

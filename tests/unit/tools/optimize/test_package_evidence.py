@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.correctness.tolerances import Kind
-from naiad.tools.optimize.package import serving
+from naiad.tools.optimize.optimize_source import Format
+from naiad.tools.optimize.package import package_serving
 from naiad.tools.optimize.package.evidence import collect, read_evidence
 from naiad.tools.optimize.package.manifest import MANIFEST, DamagedPackageError, manifest_of
 from naiad.tools.optimize.package.verification import compare_environments
-from naiad.tools.optimize.source import Format
 from naiad.tools.optimize.verdict import Tolerance
 
 NAMES = {"X": "X"}, {"Y": "Y"}
@@ -118,30 +118,30 @@ def environ(tmp_path):
 
 
 def test_package_is_unpacked_once(package, environ):
-    home = serving.unpack(package, environ)
+    home = package_serving.unpack(package, environ)
     (home / "m/1/__pycache__").mkdir()
-    assert serving.unpack(package, environ) == home
+    assert package_serving.unpack(package, environ) == home
     assert (home / "m/1/__pycache__").exists()
     assert (home / "m/1/model.onnx").read_bytes() == b"model"
 
 
 def test_changed_copy_is_replaced(package, environ):
-    home = serving.unpack(package, environ)
+    home = package_serving.unpack(package, environ)
     (home / "m/1/model.onnx").write_bytes(b"modeL")
-    assert (serving.unpack(package, environ) / "m/1/model.onnx").read_bytes() == b"model"
+    assert (package_serving.unpack(package, environ) / "m/1/model.onnx").read_bytes() == b"model"
 
 
 def test_changed_package_is_refused_despite_copy(package, environ):
-    serving.unpack(package, environ)
+    package_serving.unpack(package, environ)
     (package / "1/model.onnx").write_bytes(b"modeL")
     with pytest.raises(DamagedPackageError, match=r"1/model\.onnx has changed"):
-        serving.unpack(package, environ)
+        package_serving.unpack(package, environ)
 
 
 def test_oldest_copies_leave_the_cache(package, tmp_path, environ, monkeypatch):
-    monkeypatch.setattr(serving, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(package_serving, "CACHE_BYTES", 20_000)
     homes = []
     for number in range(3):
-        homes.append(serving.unpack(make(tmp_path / str(number), bytes([number]) * 12_000), environ))
+        homes.append(package_serving.unpack(make(tmp_path / str(number), bytes([number]) * 12_000), environ))
         os.utime(homes[-1], (number, number))
     assert [home.exists() for home in homes] == [False, False, True]

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from naiad.config.backends import BUILT_IN
-from naiad.tools.optimize.converters.plan import candidates, installed_packages
-from naiad.tools.optimize.source import Format, ShapeRange, Source
+from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
+from naiad.tools.optimize.optimize_source import Format, ShapeRange, Source
 
 RANGES = {"x": ShapeRange((1, 4), (8, 4), (8, 4))}
 ALL = {

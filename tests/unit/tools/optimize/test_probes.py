@@ -7,10 +7,10 @@ from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.behaviour import batch_sizes, rows_of
 from naiad.tools.optimize.correctness.coverage import Coverage, shared_lengths
 from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.probes import lengths, perturbed, special
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.optimize_source import Format
 
 RANDOM = np.random.default_rng(0)
 

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 import naiad
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize import run
-from naiad.tools.optimize.options import Options
-from naiad.tools.optimize.source import Format
-from naiad.tools.optimize.sources import opening
+from naiad.tools.optimize import optimization
+from naiad.tools.optimize.choices import Options
+from naiad.tools.optimize.optimize_source import Format
+from naiad.tools.optimize.sources import open_source
 from naiad.tools.optimize.sources.reading_child import read
 
 DATA = np.arange(30, dtype=np.float32).reshape(10, 3)
@@ -30,9 +30,9 @@ def model():
 def calls(monkeypatch):
     """What `naiad.optimize` passes on."""
     # In this process: a subprocess takes a second.
-    monkeypatch.setattr(opening, "read_tensors", lambda reading, examples, limits: read(reading, examples))
+    monkeypatch.setattr(open_source, "read_tensors", lambda reading, examples, limits: read(reading, examples))
     found = []
-    monkeypatch.setattr(run, "optimize", lambda *arguments: found.append(arguments))
+    monkeypatch.setattr(optimization, "optimize", lambda *arguments: found.append(arguments))
     return found
 
 

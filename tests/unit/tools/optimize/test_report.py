@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from naiad.tools.optimize.report import text_table, write_csv, write_html
-from naiad.tools.optimize.report.figures import figures_of
+from naiad.tools.optimize.report.candidate_figures import figures_of
 from support import optimizer_results as results
 
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.tools.optimize.measurement import Round
+from naiad.tools.optimize.candidate_measurement import Round
 from naiad.tools.optimize.rounds import is_settled, over_rounds, ratios
 
 

@@ -9,14 +9,14 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize import profile, run
+from naiad.tools.optimize import optimization, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
-from naiad.tools.optimize.options import Options
+from naiad.tools.optimize.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
+from naiad.tools.optimize.choices import Options
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
+from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile.load_check import LoadCheck
-from naiad.tools.optimize.samples.reading import ArraySamples
-from naiad.tools.optimize.source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import ArraySamples
 from naiad.tools.optimize.verdict import Difference, Verdict
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)
@@ -98,16 +98,18 @@ class Scene:
         source = Source("m", Format.ONNX, self.folder / "m.onnx", INPUTS)
         (self.folder / "m.onnx").write_bytes(b"graph")
         samples = ArraySamples({"x": np.ones((4, 2), np.float32)}, INPUTS)
-        return run.optimize(source, samples, self.folder, Options(**options), self)
+        return optimization.optimize(source, samples, self.folder, Options(**options), self)
 
 
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
     made = Scene(tmp_path)
-    monkeypatch.setattr(run, "candidates", lambda *_: made.candidates)
-    monkeypatch.setattr(run.Converter, "open", lambda *_: made)
-    monkeypatch.setattr(run, "Judge", lambda *_: made)
-    monkeypatch.setattr(run, "reference_runner", lambda *_: CallableRunner(lambda inputs: {"y": inputs["x"]}))
+    monkeypatch.setattr(optimization, "candidates", lambda *_: made.candidates)
+    monkeypatch.setattr(optimization.Converter, "open", lambda *_: made)
+    monkeypatch.setattr(optimization, "Judge", lambda *_: made)
+    monkeypatch.setattr(
+        optimization, "reference_runner", lambda *_: CallableRunner(lambda inputs: {"y": inputs["x"]})
+    )
     monkeypatch.setattr(profile, "measure", made.measure)
     monkeypatch.setattr(profile, "serve", made.serve)
     monkeypatch.setattr(profile, "tune", lambda *_, **__: made.tuned)

@@ -5,7 +5,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.samples import chunks
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
-from naiad.tools.optimize.samples.reading import ArraySamples, digest, from_factory, from_path, shape_ranges
+from naiad.tools.optimize.samples.sample_reader import ArraySamples, digest, from_factory, from_path, shape_ranges
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 4)),)
 TEXT = (TensorSpec("ids", DataType.INT64, (-1, -1)), TensorSpec("mask", DataType.INT64, (-1, -1)))

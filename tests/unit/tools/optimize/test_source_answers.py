@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner, RunnerError
-from naiad.tools.optimize.source import Format, Source
-from naiad.tools.optimize.sources.answers import CachedAnswers
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RunnerError
+from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.sources.reference import reference_runner
+from naiad.tools.optimize.sources.source_answers import CachedAnswers
 
 
 class Asked:

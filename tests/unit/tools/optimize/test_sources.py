@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.samples.reading import from_path
-from naiad.tools.optimize.source import Format, Source
-from naiad.tools.optimize.sources.formats import detect
+from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.samples.sample_reader import from_path
 from naiad.tools.optimize.sources.observation import observe, parse_tensor, run_examples
-from naiad.tools.optimize.sources.opening import NamedSamples, open_source, source_digest
-from naiad.tools.optimize.sources.reading import Reading
+from naiad.tools.optimize.sources.open_source import NamedSamples, open_source, source_digest
 from naiad.tools.optimize.sources.reading_child import read
+from naiad.tools.optimize.sources.source_formats import detect
+from naiad.tools.optimize.sources.tensor_reader import Reading
 from naiad.tools.process.running import ProcessLimits
 
 DATA = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -2,8 +2,8 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.runners.runner import RunnerError
+from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
+from naiad.tools.optimize.correctness.tensor_names import match_names
 
 
 def specs(*names):

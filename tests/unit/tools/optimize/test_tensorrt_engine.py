@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from naiad.tools.optimize.converters import tensorrt_engine
-from naiad.tools.optimize.converters.job import ConversionJob, JobTensor
+from naiad.tools.optimize.converters.conversion_job import ConversionJob, JobTensor
 from naiad.tools.optimize.converters.operators import missing_operator
 from naiad.tools.optimize.converters.tensorrt_engine import profile_shapes
 from naiad.tools.optimize.samples.chunks import write_chunks

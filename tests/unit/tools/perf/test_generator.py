@@ -15,13 +15,13 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.generator.local import LocalGenerator
+from naiad.tools.perf.generator.local_generator import LocalGenerator
 from naiad.tools.perf.generator.setup import MeasuredChunk, ModelSetup, Setup
 from naiad.tools.perf.inputs.memory_blocks import OutputSlots
 from naiad.tools.perf.inputs.replay import ReplayedRequest
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
     Load,
@@ -111,7 +111,7 @@ def test_requests_without_response_are_given_up() -> None:
 
 @pytest.mark.parametrize("is_growing", [False, True])
 def test_stop_and_close_end_while_connections_wait(monkeypatch: pytest.MonkeyPatch, is_growing: bool) -> None:
-    monkeypatch.setattr("naiad.tools.perf.generator.local._RECONNECT_S", 0.02)
+    monkeypatch.setattr("naiad.tools.perf.generator.local_generator._RECONNECT_S", 0.02)
     cancelled = 0
 
     class Waiting(ScriptedTarget):

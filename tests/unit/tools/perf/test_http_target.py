@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.client import ConnectionFailedError, InferError
-from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from naiad.tools.perf.targets.connections import client_tls
 from support.perf_targets import HttpScript, Last, Sender, opened, run, server_of, service, template

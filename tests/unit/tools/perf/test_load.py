@@ -5,11 +5,11 @@ import random
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.tools.perf.generator.requests import model_chooser
+from naiad.tools.perf.generator.next_request import model_chooser
 from naiad.tools.perf.load.arrivals import arrivals_ns, check_load, is_played_once
 from naiad.tools.perf.load.search import check_loads, load_of
 from naiad.tools.perf.load.sequences import SequenceSource
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
     Load,

@@ -8,12 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.request import RequestHeader
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.generator.local import LocalGenerator
+from naiad.tools.perf.generator.local_generator import LocalGenerator
 from naiad.tools.perf.generator.setup import ModelSetup, Setup
 from naiad.tools.perf.inputs.templates import TemplateSet
 from naiad.tools.perf.measuring.level import ColumnStore, Level, PerfProgress, Tick
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, Protocol, RequestRate, Schedule, ServerTarget, Stop
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import (
+    Concurrency,
+    Load,
+    Measuring,
+    Protocol,
+    RequestRate,
+    Schedule,
+    ServerTarget,
+    Stop,
+)
 from naiad.tools.perf.records import Measurement, Records
 from support.scripted_target import ScriptedTarget
 from support.uvloop_run import run

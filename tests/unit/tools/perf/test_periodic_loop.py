@@ -3,12 +3,12 @@
 import time
 
 from naiad.core.request import RequestHeader
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
 from naiad.tools.perf.generator.loops import PeriodicLoop
-from naiad.tools.perf.generator.requests import Requests
+from naiad.tools.perf.generator.next_request import Requests
 from naiad.tools.perf.generator.setup import ModelSetup, Setup
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import PeriodicConcurrency, Protocol, ServerTarget
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import PeriodicConcurrency, Protocol, ServerTarget
 from naiad.tools.perf.targets.ending import count_response, fail, finish
 
 _TEMPLATE = RequestTemplate(RequestHeader(model_name="m"), [])

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from naiad.tools.perf.session import _signals
+from naiad.tools.perf.perf_session import _signals
 
 
 class Interrupted:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from naiad.core.errors import InferError
 from naiad.protocol.grpc.client import read_stream_response
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelStreamInferResponse
-from naiad.tools.perf.plan import Mode
+from naiad.tools.perf.perf_plan import Mode
 from naiad.wire.grpc import HEADER_BLOCK, encode_trailers
 from naiad.wire.http2.frames import DATA, HEADERS, Http2Code, frame, goaway, rst_stream
 from support.http2_peer import settings_frame

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.tools.predict.checkpoint import JobCheckpoint, JobPosition, difference, file_facts
+from naiad.tools.predict.job_checkpoint import JobCheckpoint, JobPosition, difference, file_facts
 from naiad.tools.predict.sinks.sink import PartFile
 
 FACTS = {"model": "m", "input files": {"a.csv": [1, 2]}}

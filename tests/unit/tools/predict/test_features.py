@@ -9,8 +9,8 @@ import pytest
 from naiad.config.features import Features, write_features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
-from naiad.tools.predict.job import PredictJob
-from naiad.tools.predict.signature import read_signature
+from naiad.tools.predict.job_signature import read_signature
+from naiad.tools.predict.prediction_job import PredictJob
 from support.batch_parts import chunks, metadata, reasons, values
 
 PEOPLE = Features(("age", "income", "city"), {"city": ["Oslo", "Rome"]}, null_is_nan=True)

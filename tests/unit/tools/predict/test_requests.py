@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError, not_found, unavailable
-from naiad.tools.predict import requests as requests_module
-from naiad.tools.predict.requests import ChunkRequests
+from naiad.tools.predict import row_requests as requests_module
+from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk, FileRows
-from naiad.tools.predict.rows.outputs import to_block
-from naiad.tools.predict.rows.tensors import to_chunk
+from naiad.tools.predict.rows.row_outputs import to_block
+from naiad.tools.predict.rows.row_tensors import to_chunk
 from support.batch_parts import Doubling, signature
 from support.uvloop_run import run
 

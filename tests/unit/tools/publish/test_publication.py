@@ -13,8 +13,8 @@ from naiad.core.model import UNLOADED, IndexEntry, ModelMetadata, ModelState
 from naiad.repository.stores.new_version import NewVersion
 from naiad.repository.stores.store import list_version_dirs
 from naiad.tools.publish.publication import Publication, Published, publish
+from naiad.tools.publish.publication_source import PublicationSource
 from naiad.tools.publish.sample import SampleError, TrialSample
-from naiad.tools.publish.source import PublicationSource
 from naiad.tools.publish.trial import PublishError
 
 BAD = "bad"

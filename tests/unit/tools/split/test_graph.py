@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from naiad.core.errors import InferError
-from naiad.tools.split.graph import SplitGraph, load_graph
-from naiad.tools.split.source import StageModel
+from naiad.tools.split.node_sequence import SplitGraph, load_graph
+from naiad.tools.split.split_source import StageModel
 
 FLOAT = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N"])
 

@@ -20,10 +20,10 @@ from typing import Any
 import naiad.worker
 from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.errors import excerpt
-from naiad.worker.calls import LINE
+from naiad.worker.bls_calls import LINE
 from naiad.worker.channel.flags_page import create_board
 from naiad.worker.channel.frame import ChannelClosedError
-from naiad.worker.control import DUMP_SIGNAL
+from naiad.worker.control_socket import DUMP_SIGNAL
 
 _VMSTAT = Path("/proc/vmstat")
 

@@ -14,9 +14,9 @@ from naiad.integrations.airflow.operators.base import NaiadOperator
 from naiad.tools.measure.comparison import compare
 from naiad.tools.measure.result import Result
 from naiad.tools.measure.result_json import ResultFileError, from_json, to_json
-from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelLoad, Plan, Protocol, ServerTarget
-from naiad.tools.perf.report.text import comparison_text, row_text
-from naiad.tools.perf.session import run
+from naiad.tools.perf.perf_plan import Concurrency, InputSettings, Measuring, ModelLoad, Plan, Protocol, ServerTarget
+from naiad.tools.perf.perf_session import run
+from naiad.tools.perf.report.perf_text import comparison_text, row_text
 
 
 class NaiadPerfOperator(NaiadOperator):

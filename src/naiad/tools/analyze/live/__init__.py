@@ -1,9 +1,9 @@
 """Measurements of variants on a running server."""
 
+from naiad.tools.analyze.live.analyzed_server import AnalyzedServer, OwnServer, RunningServer
 from naiad.tools.analyze.live.configurations import Configurations
 from naiad.tools.analyze.live.instrument import LiveInstrument, restore_from_journal
-from naiad.tools.analyze.live.journal import journal_path
-from naiad.tools.analyze.live.server import AnalyzedServer, OwnServer, RunningServer
+from naiad.tools.analyze.live.undo_journal import journal_path
 
 __all__ = [
     "AnalyzedServer",

@@ -11,7 +11,7 @@ from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.forms.json_form import config_from_json, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelState
-from naiad.tools.analyze.live.journal import Original, read_journal, write_journal
+from naiad.tools.analyze.live.undo_journal import Original, read_journal, write_journal
 from naiad.tools.analyze.space import Variant
 from naiad.tools.analyze.variants import fit_ensembles, member_names, members_first
 

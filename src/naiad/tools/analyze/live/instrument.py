@@ -11,17 +11,17 @@ from typing import Self
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.tools.analyze.live.analyzed_server import AnalyzedServer, make_client
 from naiad.tools.analyze.live.configurations import NO_CONTROL, Configurations
-from naiad.tools.analyze.live.figures import figures_of
-from naiad.tools.analyze.live.journal import read_journal
-from naiad.tools.analyze.live.resources import ResourceMeter
-from naiad.tools.analyze.live.server import AnalyzedServer, make_client
-from naiad.tools.analyze.measurement import Measured, ServerLostError
+from naiad.tools.analyze.live.metric_figures import figures_of
+from naiad.tools.analyze.live.server_resources import ResourceMeter
+from naiad.tools.analyze.live.undo_journal import read_journal
+from naiad.tools.analyze.point_measurement import Measured, ServerLostError
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import RefusedError
 from naiad.tools.measure.result import Interval, Row
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, ModelLoad, Plan, RequestRate, ServerTarget, Stop
-from naiad.tools.perf.session import Session
+from naiad.tools.perf.perf_plan import Concurrency, Load, Measuring, ModelLoad, Plan, RequestRate, ServerTarget, Stop
+from naiad.tools.perf.perf_session import Session
 from naiad.tools.values.tensor import InputError
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from naiad.tools.analyze.measurement import Measured
-from naiad.tools.analyze.search.settings import SearchSettings
+from naiad.tools.analyze.point_measurement import Measured
+from naiad.tools.analyze.search.search_settings import SearchSettings
 from naiad.tools.analyze.space import Point, Space, Variant
 
 Configuration: TypeAlias = tuple[Variant, ...]

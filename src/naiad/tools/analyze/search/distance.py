@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from naiad.tools.analyze.search.configurations import Configuration
-from naiad.tools.analyze.search.settings import SearchSettings
+from naiad.tools.analyze.search.search_settings import SearchSettings
 from naiad.tools.analyze.space import Space, Variant
 
 Place: TypeAlias = tuple[float | str, ...]

@@ -13,7 +13,7 @@ from statistics import fmean, median, stdev
 from typing import TypeAlias
 
 from naiad.tools.analyze.goal import LOWER_IS_BETTER, Goal
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.measure.comparison import ASSUMED_RUN_TO_RUN
 from naiad.tools.measure.result import Interval, Row
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.tools.analyze.measurement import Measured, Ranked, Ranking
-from naiad.tools.analyze.search.comparison import best_points
+from naiad.tools.analyze.point_measurement import Measured, Ranked, Ranking
+from naiad.tools.analyze.search.best_comparison import best_points
 from naiad.tools.analyze.search.configurations import complexity, configuration_key, repository_configuration
 from naiad.tools.analyze.search.goal_score import compare, misses, percent_gain, rank
 from naiad.tools.analyze.search.reason import reason

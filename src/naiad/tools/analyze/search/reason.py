@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from naiad.tools.analyze.measurement import Measured, Ranked, Ranking
+from naiad.tools.analyze.point_measurement import Measured, Ranked, Ranking
 from naiad.tools.analyze.search.configurations import changes, configuration_key, repository_configuration
 from naiad.tools.analyze.search.goal_score import compare, interval_gain, is_near, misses, percent_gain
 from naiad.tools.analyze.search.survey import Survey

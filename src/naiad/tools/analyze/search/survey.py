@@ -4,11 +4,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from naiad.tools.analyze.measurement import Instrument, Measured, Prediction
-from naiad.tools.analyze.search.checkpoint import SearchCheckpoint
+from naiad.tools.analyze.point_measurement import Instrument, Measured, Prediction
 from naiad.tools.analyze.search.configurations import Configuration, configuration_key
 from naiad.tools.analyze.search.goal_score import Goals, combine, misses
-from naiad.tools.analyze.search.settings import BESIDE_S, MIN_TURNS, ProgressCallback, SearchProgress, SearchSettings
+from naiad.tools.analyze.search.search_checkpoint import SearchCheckpoint
+from naiad.tools.analyze.search.search_settings import (
+    BESIDE_S,
+    MIN_TURNS,
+    ProgressCallback,
+    SearchProgress,
+    SearchSettings,
+)
 from naiad.tools.analyze.space import Point, Space
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from naiad.tools.analyze.simulation.fitted import Fitted
-from naiad.tools.analyze.simulation.system import SimulatedLoad, System, simulate
+from naiad.tools.analyze.simulation.simulated_system import SimulatedLoad, System, simulate
 from naiad.tools.analyze.space import Point
 
 _LOAD_SHARE = 0.95

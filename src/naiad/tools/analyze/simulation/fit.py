@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.measurement import Measured
-from naiad.tools.analyze.simulation.configuration import Configured, configured, route_steps
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.simulation.fitted import PERCENTILES, Fitted, FittedBatch, load_of, route_model_steps
 from naiad.tools.analyze.simulation.regression import fit_line
-from naiad.tools.analyze.simulation.system import EVEN, BatchTime, RequestCost, Simulated, simulate
+from naiad.tools.analyze.simulation.simulated_system import EVEN, BatchTime, RequestCost, Simulated, simulate
+from naiad.tools.analyze.simulation.system_configuration import Configured, configured, route_steps
 from naiad.tools.measure.result import Latency, Row, ServerFigures
 
 _ROUNDS = 6

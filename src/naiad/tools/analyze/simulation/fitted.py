@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.measurement import Prediction
-from naiad.tools.analyze.simulation.configuration import Configured, configured, route_steps
-from naiad.tools.analyze.simulation.system import (
+from naiad.tools.analyze.point_measurement import Prediction
+from naiad.tools.analyze.simulation.simulated_system import (
     BatchTime,
     RequestCost,
     RouteStep,
@@ -17,6 +16,7 @@ from naiad.tools.analyze.simulation.system import (
     System,
     simulate,
 )
+from naiad.tools.analyze.simulation.system_configuration import Configured, configured, route_steps
 from naiad.tools.analyze.space import Point
 
 PERCENTILES = (50, 90, 95, 99)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.measurement import Measured, Prediction
+from naiad.tools.analyze.point_measurement import Measured, Prediction
 from naiad.tools.analyze.simulation.capacity import Capacity, capacity
 from naiad.tools.analyze.simulation.fit import fit
 from naiad.tools.analyze.simulation.fitted import Fitted, predict

@@ -4,7 +4,7 @@ from naiad.tools.analyze.variants.combinations import Variants, combinations, li
 from naiad.tools.analyze.variants.dimensions import Machine, default_dimensions
 from naiad.tools.analyze.variants.ensembles import fit_ensembles, member_names, members_first
 from naiad.tools.analyze.variants.manual import manual_settings
-from naiad.tools.analyze.variants.settings import RefusedError, apply, make_variant
+from naiad.tools.analyze.variants.variant_settings import RefusedError, apply, make_variant
 
 __all__ = [
     "Machine",

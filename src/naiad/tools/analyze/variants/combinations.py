@@ -8,7 +8,7 @@ from typing import Any
 from naiad.config.forms.json_form import config_to_json, read_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.space import Dimension, Variant
-from naiad.tools.analyze.variants.settings import RefusedError, make_variant
+from naiad.tools.analyze.variants.variant_settings import RefusedError, make_variant
 
 MAX_COMBINATIONS = 100_000
 

@@ -8,7 +8,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
 from naiad.tools.analyze.space import Variant
 from naiad.tools.analyze.variants.dimensions import MAX_BATCH_SIZE
-from naiad.tools.analyze.variants.settings import make_variant
+from naiad.tools.analyze.variants.variant_settings import make_variant
 
 
 def member_names(config: ModelConfig) -> tuple[str, ...]:

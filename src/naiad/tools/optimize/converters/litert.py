@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
 
 
 def convert(job: ConversionJob) -> None:

@@ -3,7 +3,7 @@
 import platform
 from pathlib import Path
 
-from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, ConversionJob
+from naiad.tools.optimize.converters.conversion_job import CALIBRATION_SAMPLES, ConversionJob
 
 
 def convert(job: ConversionJob) -> None:

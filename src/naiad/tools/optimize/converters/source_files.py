@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
 
 _NAMES = {
     "onnx": "model.onnx",

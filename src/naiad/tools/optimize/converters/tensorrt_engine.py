@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import ConversionJob
-from naiad.tools.optimize.converters.onnx import graph
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
+from naiad.tools.optimize.converters.onnx import graph_conversions
 
 _TIMING_CACHE = "tensorrt-timing.cache"
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
@@ -80,10 +80,10 @@ def _typed_graph(job: ConversionJob) -> str:
         return job.source
     file = str(Path(job.output).parent / "typed.onnx")
     if job.precision == "fp16":
-        graph.to_half(job, file)
+        graph_conversions.to_half(job, file)
     else:
         settings = {"calibration": "entropy", **job.settings}
-        graph.quantize_static(replace(job, settings=settings), file, "QInt8", _SYMMETRIC)
+        graph_conversions.quantize_static(replace(job, settings=settings), file, "QInt8", _SYMMETRIC)
     return file
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
 
 
 def convert(job: ConversionJob) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from naiad.core.tensor import Array
-from naiad.tools.optimize.samples.reading import digest
+from naiad.tools.optimize.samples.sample_reader import digest
 
 FEW_SAMPLES = 8
 _MOST_VALUES = 4096

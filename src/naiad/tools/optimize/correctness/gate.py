@@ -8,15 +8,15 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness import probes
 from naiad.tools.optimize.correctness.behaviour import BehaviourChecks
-from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe, difference_of, worst_of
 from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
-from naiad.tools.optimize.correctness.metrics import Score, drop
+from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
+from naiad.tools.optimize.correctness.label_scores import Score, drop
 from naiad.tools.optimize.correctness.probes import Probe
-from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner, RunnerError
-from naiad.tools.optimize.correctness.settings import Budget, Settings
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
+from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.source_reference import SourceAnswers
 from naiad.tools.optimize.correctness.tolerances import Kind
-from naiad.tools.optimize.source import Samples
+from naiad.tools.optimize.optimize_source import Samples
 from naiad.tools.optimize.verdict import Difference, Verdict
 
 _MOST_GAPS = 8

@@ -13,14 +13,14 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.elements import agrees_on_first
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner, RunnerError
-from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.correctness.tolerances import Kind
-from naiad.tools.optimize.package.contents import TOLERANCES
+from naiad.tools.optimize.optimize_source import Format, Samples
+from naiad.tools.optimize.package.package_files import TOLERANCES
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
-from naiad.tools.optimize.samples.reading import digest
-from naiad.tools.optimize.source import Format, Samples
-from naiad.tools.optimize.steps.journal import to_json
+from naiad.tools.optimize.samples.sample_reader import digest
+from naiad.tools.optimize.steps.step_journal import to_json
 from naiad.tools.optimize.verdict import Tolerance, Verdict
 
 MAX_SAMPLES = 32

@@ -12,7 +12,7 @@ import numpy as np
 
 from naiad.tools.measure.intervals import Sample
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.correctness.runners.runner import Arrays, Runner
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
 
 SECONDS = 2.0
 _CONCURRENCY = 8

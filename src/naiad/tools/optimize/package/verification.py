@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.plan import installed_packages
+from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
-from naiad.tools.optimize.correctness.runners.runner import RenamedRunner, RunnerError
-from naiad.tools.optimize.package.contents import EVIDENCE, Contents, opened
+from naiad.tools.optimize.correctness.runners.model_runner import RenamedRunner, RunnerError
 from naiad.tools.optimize.package.evidence import Evidence, read_evidence
 from naiad.tools.optimize.package.manifest import DamagedPackageError
+from naiad.tools.optimize.package.package_files import EVIDENCE, Contents, opened
 from naiad.tools.optimize.package.short_profile import SECONDS, ShortProfile, measure, read_profile
 from naiad.tools.optimize.package.writing import ENVIRONMENT, PROFILE, RESULT
 from naiad.tools.optimize.steps.environment import describe

@@ -11,17 +11,17 @@ from pathlib import Path
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
-from naiad.tools.optimize.correctness.names import match_names
+from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
-from naiad.tools.optimize.correctness.runners.runner import RenamedRunner, Runner
-from naiad.tools.optimize.correctness.settings import Settings
-from naiad.tools.optimize.package.contents import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
+from naiad.tools.optimize.correctness.runners.model_runner import RenamedRunner, Runner
+from naiad.tools.optimize.correctness.tensor_names import match_names
+from naiad.tools.optimize.optimize_result import OptimizationResult, Outcome
+from naiad.tools.optimize.optimize_source import Samples
 from naiad.tools.optimize.package.evidence import collect
 from naiad.tools.optimize.package.manifest import MANIFEST, manifest_of
+from naiad.tools.optimize.package.package_files import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
 from naiad.tools.optimize.package.short_profile import SECONDS, measure
-from naiad.tools.optimize.result import OptimizationResult, Outcome
-from naiad.tools.optimize.source import Samples
-from naiad.tools.optimize.steps.journal import to_json
+from naiad.tools.optimize.steps.step_journal import to_json
 
 ENVIRONMENT, RESULT, VERDICT, PROFILE, SIGNATURE, COMMANDS = (
     "environment.json", "result.json", "verdict.json", "short_profile.json", "signature.json", "commands.txt",

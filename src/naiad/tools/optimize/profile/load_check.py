@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from naiad.client import Client
 from naiad.core.tensor import Array, TensorSpec
 from naiad.tools.optimize.candidate import Candidate
-from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe
-from naiad.tools.optimize.correctness.names import match_names
-from naiad.tools.optimize.correctness.reference import SourceAnswers
-from naiad.tools.optimize.correctness.runners.runner import Arrays, CallableRunner
-from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, CallableRunner
+from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe
+from naiad.tools.optimize.correctness.source_reference import SourceAnswers
+from naiad.tools.optimize.correctness.tensor_names import match_names
 
 _COPIES = 2
 """Requests of each sample."""

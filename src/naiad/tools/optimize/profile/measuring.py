@@ -16,13 +16,13 @@ import numpy as np
 from naiad.tools.measure.intervals import NONE, Sample
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Conversion
+from naiad.tools.optimize.candidate_measurement import Profile, Runtime, figures_text
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, ModelProcess
-from naiad.tools.optimize.correctness.runners.runner import RunnerError
-from naiad.tools.optimize.measurement import Profile, Runtime, figures_text
-from naiad.tools.optimize.profile.configuration import configuration, write_model
-from naiad.tools.optimize.profile.messages import Arrays, Loaded, ProfileJob, TimedCalls
-from naiad.tools.optimize.progress import NoProgress, Progress
-from naiad.tools.optimize.source import Samples, Source
+from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
+from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_source import Samples, Source
+from naiad.tools.optimize.profile.candidate_configuration import configuration, write_model
+from naiad.tools.optimize.profile.profile_messages import Arrays, Loaded, ProfileJob, TimedCalls
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 GROUP = 3
@@ -36,7 +36,7 @@ _GAIN = 1.05
 """A larger batch is better if its throughput is greater by this factor; two that are not end the search."""
 _SEARCH_SHARE = 0.25
 """Of the time of a profile."""
-_MODULE = "naiad.tools.optimize.profile.child"
+_MODULE = "naiad.tools.optimize.profile.profile_child"
 _QUIET = NoProgress()
 
 

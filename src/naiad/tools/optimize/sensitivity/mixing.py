@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.converters.run import Converter
-from naiad.tools.optimize.progress import NoProgress, Progress
-from naiad.tools.optimize.result import CurvePoint
+from naiad.tools.optimize.converters.conversions import Converter
+from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_result import CurvePoint
+from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.sensitivity.kept_nodes import KeptNode, keep_few
-from naiad.tools.optimize.source import Format
 from naiad.tools.optimize.verdict import Verdict
 
 Judge = Callable[[Conversion], Verdict]

@@ -8,7 +8,7 @@ import numpy as np
 
 from naiad.core.datatype import BY_NAME, DataType, from_numpy
 from naiad.core.tensor import Array, Shape, TensorSpec
-from naiad.tools.optimize.source import Samples
+from naiad.tools.optimize.optimize_source import Samples
 
 Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """A model: arrays by name of input to arrays by name of output."""

@@ -16,11 +16,11 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, TensorSpec
-from naiad.tools.optimize.converters.worker import end_with_parent
+from naiad.tools.optimize.converters.conversion_child import end_with_parent
+from naiad.tools.optimize.optimize_source import BACKENDS, Format
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
-from naiad.tools.optimize.source import BACKENDS, Format
 from naiad.tools.optimize.sources.observation import Call, run_examples
-from naiad.tools.optimize.sources.reading import Reading, Tensors
+from naiad.tools.optimize.sources.tensor_reader import Reading, Tensors
 
 _WITHOUT_TENSORS = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR)
 """Formats whose files have no datatypes and shapes."""
@@ -165,7 +165,7 @@ def overlaid(kind: str, found: tuple[TensorSpec, ...], given: Sequence[TensorSpe
 def _run(reading: Reading, examples: Sequence[Mapping[str, Array]]) -> Tensors:
     """Return the tensors that samples and a run show."""
     from naiad.backend.pytorch.backend import find_model, open_program
-    from naiad.backend.pytorch.options import read_options
+    from naiad.backend.pytorch.model_parameters import read_options
     from naiad.tools.optimize.sources.torch_call import argument_names, program_call
 
     context = _context(reading)

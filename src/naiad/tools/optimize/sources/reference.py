@@ -6,14 +6,14 @@ from pathlib import Path
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.converters import source_files
-from naiad.tools.optimize.converters.job import ConversionJob
-from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
+from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
-from naiad.tools.optimize.correctness.runners.runner import CallableRunner, Runner
-from naiad.tools.optimize.source import BACKENDS, Format, Source
-from naiad.tools.optimize.sources.answers import CachedAnswers
-from naiad.tools.optimize.sources.declaration import declaration
-from naiad.tools.optimize.sources.opening import source_digest
+from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, Runner
+from naiad.tools.optimize.optimize_source import BACKENDS, Format, Source
+from naiad.tools.optimize.sources.open_source import source_digest
+from naiad.tools.optimize.sources.source_answers import CachedAnswers
+from naiad.tools.optimize.sources.source_declaration import declaration
 
 
 def reference_runner(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
+from naiad.tools.optimize.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
 
 
 def read_profile(values: Mapping[str, Any]) -> Profile:

@@ -9,11 +9,11 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
-from naiad.tools.perf.exchange import SentRequest, Target
-from naiad.tools.perf.generator.requests import Requests
+from naiad.tools.perf.generator.next_request import Requests
 from naiad.tools.perf.generator.setup import Setup
 from naiad.tools.perf.load.arrivals import OpenLoad, arrivals_ns, deal
-from naiad.tools.perf.plan import Concurrency, PeriodicConcurrency
+from naiad.tools.perf.perf_exchange import SentRequest, Target
+from naiad.tools.perf.perf_plan import Concurrency, PeriodicConcurrency
 
 _RETRY_S = 0.02
 """Pause of a slot of a closed loop after a broken connection: a server that is gone must not cost a core."""

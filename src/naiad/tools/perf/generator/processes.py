@@ -1,10 +1,10 @@
 """Several generator processes that send one load together.
 
 Theory of operation. One Python process sends some 15,000 to 25,000 requests/s; a load that needs more is shared by
-processes of `naiad.tools.perf.generator.worker`, each with an event loop, a target and a `LocalGenerator`. The
-session has a Unix socket pair to each. The first message is the `Setup`, which has the process's number and the
-number of processes; each later one is a method of the generator and its arguments, and is answered by the result or
-the InferError. A process ends when its socket is closed, so none outlives the session.
+processes of `naiad.tools.perf.generator.generator_process`, each with an event loop, a target and a
+`LocalGenerator`. The session has a Unix socket pair to each. The first message is the `Setup`, which has the
+process's number and the number of processes; each later one is a method of the generator and its arguments, and is
+answered by the result or the InferError. A process ends when its socket is closed, so none outlives the session.
 
 - The load is shared without messages: concurrency slots and requests of an open loop are dealt round robin by number,
   so the processes compute the same schedule and each sends every n-th request: arrivals, also Poisson ones, are as
@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from naiad.core.errors import InferError, internal
+from naiad.tools.perf.generator.generator_process import read, write
 from naiad.tools.perf.generator.setup import MeasuredChunk, Setup
-from naiad.tools.perf.generator.worker import read, write
-from naiad.tools.perf.plan import Load
+from naiad.tools.perf.perf_plan import Load
 from naiad.tools.process.child import ChildProcess
 
 _EXIT_S = 5.0
@@ -40,7 +40,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = ChildProcess(
-                [sys.executable, "-m", "naiad.tools.perf.generator.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "naiad.tools.perf.generator.generator_process", str(theirs.fileno())],
                 descriptors=[theirs.fileno()],
                 shows_output=True,
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from naiad.tools.perf.inputs.replay import ReplayedRequest
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import Sequences, ServerTarget
+from naiad.tools.perf.perf_plan import Sequences, ServerTarget
 from naiad.tools.perf.records import Records, Unended
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Shape
-from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream
-from naiad.tools.perf.plan import InputSettings
+from naiad.tools.perf.inputs.request_signature import InputStep, Signature, Stream
+from naiad.tools.perf.perf_plan import InputSettings
 from naiad.tools.values.conversion import is_float, strings
 from naiad.tools.values.tensor import InputError, ModelTensor
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.tensor import Array, Shape
-from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream
+from naiad.tools.perf.inputs.request_signature import InputStep, Signature, Stream
 from naiad.tools.values.conversion import array_of_raw, array_of_values
 from naiad.tools.values.json_values import decoded, kind_of, parse_text, read_shape
 from naiad.tools.values.tensor import InputError, ModelTensor

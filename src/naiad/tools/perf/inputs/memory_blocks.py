@@ -15,7 +15,7 @@ from naiad.client import Client
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
-from naiad.memory.system import DIRECTORY
+from naiad.memory.posix_memory import DIRECTORY
 from naiad.tools.values.tensor import InputError
 
 

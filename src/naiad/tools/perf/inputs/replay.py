@@ -9,11 +9,11 @@ import numpy as np
 
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.tools.perf.exchange import RequestTemplate
 from naiad.tools.perf.inputs.generated import random_array
 from naiad.tools.perf.inputs.recording import RecordedRequest, RecordingError, read_recording
 from naiad.tools.perf.inputs.templates import TemplateSet, is_reserved, waits_for_empty_final
-from naiad.tools.perf.plan import InputSettings, Mode, Plan, Protocol, Schedule, ServerTarget
+from naiad.tools.perf.perf_exchange import RequestTemplate
+from naiad.tools.perf.perf_plan import InputSettings, Mode, Plan, Protocol, Schedule, ServerTarget
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 _WRONG_REQUESTS = ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "ALREADY_EXISTS", "PERMISSION_DENIED")

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from naiad.client import Client, InferError
 from naiad.core.request import SharedMemoryRegion
-from naiad.tools.perf.exchange import RequestTemplate
 from naiad.tools.perf.inputs.memory_blocks import (
     CudaBlock,
     MemoryBlock,
@@ -22,6 +21,7 @@ from naiad.tools.perf.inputs.memory_blocks import (
     with_memory,
 )
 from naiad.tools.perf.inputs.templates import TemplateSet
+from naiad.tools.perf.perf_exchange import RequestTemplate
 from naiad.tools.values.tensor import InputError
 
 _log = logging.getLogger(__name__)

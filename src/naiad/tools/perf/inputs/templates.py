@@ -14,14 +14,14 @@ from naiad.core.model import ModelMetadata
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
-from naiad.tools.perf.exchange import Body, RequestTemplate
-from naiad.tools.perf.inputs.answers import DeclaredOutputs, declared_outputs
-from naiad.tools.perf.inputs.files import SUFFIXES, read_directory, read_image, read_numpy
+from naiad.tools.perf.inputs.data_files import SUFFIXES, read_directory, read_image, read_numpy
 from naiad.tools.perf.inputs.generated import random_stream, zero_stream
 from naiad.tools.perf.inputs.json_data import read_json
 from naiad.tools.perf.inputs.memory_blocks import OutputSlots, with_memory
-from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream, read_signature
-from naiad.tools.perf.plan import Mode, ModelLoad, Protocol, ServerTarget
+from naiad.tools.perf.inputs.request_signature import InputStep, Signature, Stream, read_signature
+from naiad.tools.perf.inputs.response_check import DeclaredOutputs, declared_outputs
+from naiad.tools.perf.perf_exchange import Body, RequestTemplate
+from naiad.tools.perf.perf_plan import Mode, ModelLoad, Protocol, ServerTarget
 from naiad.tools.values.conversion import is_float
 from naiad.tools.values.tensor import InputError, ModelTensor
 

@@ -7,7 +7,7 @@ from itertools import accumulate, count, cycle, islice
 from typing import TypeAlias
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
     Load,

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from naiad.core.errors import invalid_argument
 from naiad.tools.perf.load.arrivals import MAX_CONCURRENCY, MAX_RATE_PER_S, check_load
-from naiad.tools.perf.plan import Concurrency, Load, RequestRate, Search
+from naiad.tools.perf.perf_plan import Concurrency, Load, RequestRate, Search
 
 Values = Generator[float, bool, float | None]
 """Yields values to measure, gets whether each was within the limit, and returns the highest that was."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.perf.plan import Sequences
+from naiad.tools.perf.perf_plan import Sequences
 
 
 class SentSequence:

@@ -13,7 +13,7 @@ import numpy as np
 from naiad.tools.measure.result import Row
 from naiad.tools.perf.generator.setup import MeasuredChunk
 from naiad.tools.perf.load.arrivals import is_played_once
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Stop
+from naiad.tools.perf.perf_plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Stop
 from naiad.tools.perf.records import (
     MAX_FAILURE_KINDS,
     Columns,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata, ServerMetadata
-from naiad.tools.perf.plan import ModelLoad, Plan
+from naiad.tools.perf.perf_plan import ModelLoad, Plan
 from naiad.tools.perf.targets.connections import client_tls
 
 _MISSING = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED, ErrorCode.UNKNOWN, ErrorCode.INTERNAL, ErrorCode.INVALID_ARG)

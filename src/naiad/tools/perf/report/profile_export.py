@@ -18,7 +18,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
 from naiad.core.version import __version__
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import Load, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import Load, Protocol, ServerTarget
 from naiad.tools.perf.records import KeptRequest, Measurement
 from naiad.tools.perf.statistics.row import mode_and_value
 

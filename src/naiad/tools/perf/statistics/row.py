@@ -11,7 +11,7 @@ import numpy as np
 
 from naiad.tools.measure.intervals import Floats, Sample, histogram, latency, latency_without_times, rank
 from naiad.tools.measure.result import ClientFigures, Errors, GeneratorFigures, Latency, Parts, Row, ServerFigures
-from naiad.tools.perf.plan import (
+from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
     Load,

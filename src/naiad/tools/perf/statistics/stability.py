@@ -16,7 +16,7 @@ import numpy as np
 
 from naiad.tools.measure.intervals import BLOCKS, Floats, Int64s, Sample, latency_name, rank, t_quantile
 from naiad.tools.measure.result import Interval
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Schedule, Stop
+from naiad.tools.perf.perf_plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Schedule, Stop
 from naiad.tools.perf.records import Columns
 
 _FIRST_LOOK_NS = 1_000_000_000

@@ -6,8 +6,8 @@ import numpy as np
 
 from naiad.tools.measure.intervals import Floats, Sample
 from naiad.tools.measure.result import Errors
-from naiad.tools.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED
-from naiad.tools.perf.plan import Concurrency, Load
+from naiad.tools.perf.perf_exchange import CONNECTION, TIMEOUT, UNANSWERED
+from naiad.tools.perf.perf_plan import Concurrency, Load
 from naiad.tools.perf.records import Measurement
 
 _SILENT_KINDS = (TIMEOUT,)

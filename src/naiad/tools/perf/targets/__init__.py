@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.perf.exchange import Target
-from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
+from naiad.tools.perf.perf_exchange import Target
+from naiad.tools.perf.perf_plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets.grpc import UnaryTarget
 from naiad.tools.perf.targets.grpc_stream import StreamTarget
 from naiad.tools.perf.targets.http import HttpTarget

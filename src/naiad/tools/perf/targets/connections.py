@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar, cast
 from naiad.client.connecting import ConnectionFailedError, Connector, default_tls, parse_address
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer
-from naiad.tools.perf.exchange import SentRequest
-from naiad.tools.perf.plan import ServerTarget
+from naiad.tools.perf.perf_exchange import SentRequest
+from naiad.tools.perf.perf_plan import ServerTarget
 from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, TargetDeadlines, fail
 from naiad.wire.header_fields import check_field
 

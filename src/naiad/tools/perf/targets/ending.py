@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from naiad.tools.perf.exchange import CONNECTION as CONNECTION
-from naiad.tools.perf.exchange import TIMEOUT as TIMEOUT
-from naiad.tools.perf.exchange import WRONG_ANSWER as WRONG_ANSWER
-from naiad.tools.perf.exchange import SentRequest
+from naiad.tools.perf.perf_exchange import CONNECTION as CONNECTION
+from naiad.tools.perf.perf_exchange import TIMEOUT as TIMEOUT
+from naiad.tools.perf.perf_exchange import WRONG_ANSWER as WRONG_ANSWER
+from naiad.tools.perf.perf_exchange import SentRequest
 
 
 def fail(exchange: SentRequest, kind: str, message: str) -> None:

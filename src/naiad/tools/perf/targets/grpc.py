@@ -8,8 +8,8 @@ from naiad.client.connecting import ServerAddress
 from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import RepeatedRequest, decode_response, identity_fields
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
-from naiad.tools.perf.plan import ServerTarget
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import ServerTarget
 from naiad.tools.perf.targets.connections import SocketTarget
 from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.tools.perf.targets.grpc_connection import TargetCall, TargetGrpcConnection, kind_of

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from naiad.client.connecting import ConnectionFailedError
 from naiad.client.grpc_connection import CallRefusedError, ClientCall, GrpcConnection
 from naiad.core.errors import InferError
-from naiad.tools.perf.exchange import SentRequest
+from naiad.tools.perf.perf_exchange import SentRequest
 from naiad.tools.perf.targets.connections import TargetConnection
 from naiad.tools.perf.targets.ending import CONNECTION
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.connection_limits import Http2Limits
 
 if TYPE_CHECKING:
     import asyncio

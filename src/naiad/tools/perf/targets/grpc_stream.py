@@ -7,7 +7,7 @@ from dataclasses import replace
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import StreamResponse, read_stream_response
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.tools.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.tools.perf.targets.grpc_connection import TargetCall, kind_of

@@ -11,9 +11,9 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.json.client import RepeatedRequest, decode_error, decode_response
-from naiad.protocol.status import code_of_http
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
-from naiad.tools.perf.plan import ServerTarget
+from naiad.protocol.status_table import code_of_http
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import ServerTarget
 from naiad.tools.perf.targets.connections import SocketTarget, TargetConnection
 from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.wire.compression import WINDOW_BITS, compress

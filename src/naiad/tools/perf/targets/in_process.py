@@ -15,8 +15,8 @@ from naiad.core.version import __version__
 from naiad.protocol.json.client import decode_statistics
 from naiad.protocol.json.control import encode_statistics
 from naiad.server.embedded import EmbeddedServer
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
-from naiad.tools.perf.plan import ServerTarget
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import ServerTarget
 from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, TargetDeadlines, count_response, fail, finish
 
 _CLOSED = "the target is closed"

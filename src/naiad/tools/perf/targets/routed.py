@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest, Target
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest, Target
 
 
 class RoutedPrepared:

@@ -9,7 +9,7 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
-from naiad.tools.predict.rows.outputs import OutputBlock, OutputColumn
+from naiad.tools.predict.rows.row_outputs import OutputBlock, OutputColumn
 from naiad.tools.predict.sinks.sink import Layout, TextSink
 from naiad.tools.predict.sinks.texts import is_finite, json_rows, number_texts, plain, row_texts, shortest
 from naiad.tools.values.tensor import ModelTensor

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from naiad.tools.predict.rows.outputs import OutputBlock
+from naiad.tools.predict.rows.row_outputs import OutputBlock
 from naiad.tools.predict.sinks.sink import Layout, TextSink, is_single
 from naiad.tools.predict.sinks.texts import json_rows, key_texts
 

@@ -18,7 +18,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.errors import unsupported
 from naiad.core.tensor import Array, Shape
-from naiad.tools.predict.rows.outputs import OutputBlock, OutputColumn
+from naiad.tools.predict.rows.row_outputs import OutputBlock, OutputColumn
 from naiad.tools.predict.sinks.sink import Layout, PartFile
 from naiad.tools.predict.sinks.texts import plain
 from naiad.tools.values.tensor import ModelTensor

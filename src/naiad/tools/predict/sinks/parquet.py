@@ -14,7 +14,7 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
-from naiad.tools.predict.rows.outputs import OutputBlock, OutputColumn
+from naiad.tools.predict.rows.row_outputs import OutputBlock, OutputColumn
 from naiad.tools.predict.sinks.sink import Layout, PartFile, is_single
 from naiad.tools.predict.sinks.texts import key_value, nested, plain
 from naiad.tools.predict.sources.parquet import pyarrow

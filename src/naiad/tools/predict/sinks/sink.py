@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from naiad.core.errors import internal
-from naiad.tools.predict.rows.outputs import OutputBlock
+from naiad.tools.predict.rows.row_outputs import OutputBlock
 from naiad.tools.values.tensor import ModelTensor
 
 

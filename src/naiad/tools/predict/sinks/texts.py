@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from naiad.core.tensor import Array
-from naiad.tools.predict.rows.outputs import OutputColumn
+from naiad.tools.predict.rows.row_outputs import OutputColumn
 
 
 def json_rows(column: OutputColumn, count: int, *, is_single: bool) -> list[bytes]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
-from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.job_signature import RowSignature
+from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
-from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.csv_numbers import plain_lines, read_floats, split_cells
-from naiad.tools.predict.sources.source import element_count, plan_columns, unreadable
+from naiad.tools.predict.sources.row_source import element_count, plan_columns, unreadable
 from naiad.tools.values.conversion import is_float
 from naiad.tools.values.json_values import parse_text
 from naiad.tools.values.tensor import InputError, ModelTensor

@@ -8,10 +8,10 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
-from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.job_signature import RowSignature
+from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
-from naiad.tools.predict.signature import RowSignature
-from naiad.tools.predict.sources.source import single_input
+from naiad.tools.predict.sources.row_source import single_input
 
 MAX_FILE_BYTES = 256 << 20
 """A larger file is a failed row."""

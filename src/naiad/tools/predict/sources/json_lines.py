@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import InferError
-from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.job_signature import RowSignature
+from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
-from naiad.tools.predict.signature import RowSignature
-from naiad.tools.predict.sources.source import ColumnPlan, named_columns
+from naiad.tools.predict.sources.row_source import ColumnPlan, named_columns
 from naiad.tools.values.json_values import kind_of, parse_text
 from naiad.tools.values.tensor import InputError
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.tensor import Array
-from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.job_signature import RowSignature
+from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import FileRows
-from naiad.tools.predict.signature import RowSignature
-from naiad.tools.predict.sources.source import (
+from naiad.tools.predict.sources.row_source import (
     ColumnPlan,
     as_infer_error,
     element_count,

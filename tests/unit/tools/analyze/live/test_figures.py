@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from naiad.tools.analyze.live.configurations import has_settings
-from naiad.tools.analyze.live.figures import figures_of
-from naiad.tools.analyze.live.journal import Original, read_journal, write_journal
-from naiad.tools.analyze.live.resources import MeasuredUsage, ResourceMeter, mean_interval, read_usage
+from naiad.tools.analyze.live.metric_figures import figures_of
+from naiad.tools.analyze.live.server_resources import MeasuredUsage, ResourceMeter, mean_interval, read_usage
+from naiad.tools.analyze.live.undo_journal import Original, read_journal, write_journal
 from naiad.tools.measure.result import (
     ClientFigures,
     GeneratorFigures,

@@ -13,11 +13,11 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.live import instrument as module
 from naiad.tools.analyze.live.configurations import NO_CONTROL
 from naiad.tools.analyze.live.instrument import LiveInstrument
-from naiad.tools.analyze.measurement import Measured, ServerLostError
+from naiad.tools.analyze.point_measurement import Measured, ServerLostError
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Errors, Row
-from naiad.tools.perf.plan import Concurrency, Load, ModelLoad, Plan, RequestRate, ServerTarget
-from naiad.tools.perf.plan import Protocol as Transport
+from naiad.tools.perf.perf_plan import Concurrency, Load, ModelLoad, Plan, RequestRate, ServerTarget
+from naiad.tools.perf.perf_plan import Protocol as Transport
 from naiad.tools.values.tensor import InputError
 
 DEFAULT = Variant("m", "m_config_default", {})

@@ -4,10 +4,10 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-from naiad.tools.analyze.measurement import Measured, Prediction, Ranked, Ranking
-from naiad.tools.analyze.report.html import report
-from naiad.tools.analyze.report.tables import write_tables
-from naiad.tools.analyze.report.text import ranking_text
+from naiad.tools.analyze.point_measurement import Measured, Prediction, Ranked, Ranking
+from naiad.tools.analyze.report.analyze_page import report
+from naiad.tools.analyze.report.analyze_tables import write_tables
+from naiad.tools.analyze.report.analyze_text import ranking_text
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import (
     ClientFigures,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument, grid, settings, within
 
-from naiad.tools.analyze.measurement import Measured, Ranking
+from naiad.tools.analyze.point_measurement import Measured, Ranking
 from naiad.tools.analyze.search import CheckpointError, SearchCheckpoint, fingerprint, search
-from naiad.tools.analyze.search.checkpoint import read_measurements
+from naiad.tools.analyze.search.search_checkpoint import read_measurements
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Result
 from naiad.tools.measure.result_json import to_json

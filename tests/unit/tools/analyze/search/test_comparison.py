@@ -20,9 +20,9 @@ from tests.support.analyze_simulation import (
 )
 
 from naiad.tools.analyze.goal import Goal
-from naiad.tools.analyze.measurement import Measured, Ranking
-from naiad.tools.analyze.report.html import report
-from naiad.tools.analyze.report.text import ranking_text
+from naiad.tools.analyze.point_measurement import Measured, Ranking
+from naiad.tools.analyze.report.analyze_page import report
+from naiad.tools.analyze.report.analyze_text import ranking_text
 from naiad.tools.analyze.search import MODES, SearchCheckpoint, SearchProgress, search
 from naiad.tools.analyze.search import within as within_time
 from naiad.tools.analyze.space import Point, Space

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from naiad.tools.analyze.goal import Bound, Goal
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.search.goal_score import (
     Miss,
     combine,

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.analyze_simulation import grid, settings
 
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.search.configurations import (
     complexity,
     configurations,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument, figures, searched_count, settings, within
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.tools.analyze.measurement import Measured, Ranking
+from naiad.tools.analyze.point_measurement import Measured, Ranking
 from naiad.tools.analyze.search import SearchSettings, search
 from naiad.tools.analyze.simulation import LearnedPredictor
 from naiad.tools.analyze.space import Dimension, Point, Space

@@ -17,7 +17,7 @@ from tests.support.analyze_simulation import (
 )
 
 from naiad.tools.analyze.goal import Goal
-from naiad.tools.analyze.measurement import Measured, Ranking
+from naiad.tools.analyze.point_measurement import Measured, Ranking
 from naiad.tools.analyze.search import MODES, SearchProgress, SearchSettings, search
 from naiad.tools.analyze.search import within as within_time
 from naiad.tools.analyze.search.configurations import repository_configuration

@@ -21,7 +21,7 @@ from tests.support.analyze_simulation import (
 )
 
 from naiad.tools.analyze.goal import Goal
-from naiad.tools.analyze.measurement import Prediction, Ranking
+from naiad.tools.analyze.point_measurement import Prediction, Ranking
 from naiad.tools.analyze.search import search
 from naiad.tools.analyze.space import Point, Space, Variant
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from naiad.tools.analyze.goal import Bound
-from naiad.tools.analyze.settings.reader import read_file, read_settings
-from naiad.tools.analyze.settings.settings import SearchMode
+from naiad.tools.analyze.settings.analysis_settings import SearchMode
+from naiad.tools.analyze.settings.settings_reader import read_file, read_settings
 from naiad.tools.analyze.settings.values import SettingsError
 
 EXAMPLE = """

@@ -4,7 +4,7 @@ import pytest
 
 from naiad.tools.analyze.simulation.capacity import capacity
 from naiad.tools.analyze.simulation.fitted import Fitted, FittedBatch
-from naiad.tools.analyze.simulation.system import BatchTime, RequestCost
+from naiad.tools.analyze.simulation.simulated_system import BatchTime, RequestCost
 from support.simulated_rows import config_of, point_of
 
 US, MS = 1000, 1_000_000

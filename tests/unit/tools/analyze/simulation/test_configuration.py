@@ -4,8 +4,8 @@ import pytest
 from google.protobuf import text_format
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.simulation.configuration import configured, route_steps
-from naiad.tools.analyze.simulation.system import RouteStep
+from naiad.tools.analyze.simulation.simulated_system import RouteStep
+from naiad.tools.analyze.simulation.system_configuration import configured, route_steps
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants.dimensions import THREADS
 from support.simulated_rows import config_of, point_of

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.simulation.fit import fit
 from naiad.tools.analyze.simulation.fitted import Fitted, FittedBatch, predict
 from naiad.tools.analyze.simulation.regression import fit_line
-from naiad.tools.analyze.simulation.system import BatchTime, RequestCost
+from naiad.tools.analyze.simulation.simulated_system import BatchTime, RequestCost
 from support.simulated_rows import config_of, measure, point_of
 
 US = 1000

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.tools.analyze.simulation.system import (
+from naiad.tools.analyze.simulation.simulated_system import (
     BatchTime,
     RequestCost,
     RouteStep,

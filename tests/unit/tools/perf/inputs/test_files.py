@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from naiad.core.datatype import DataType
-from naiad.tools.perf.inputs.files import read_directory, read_image, read_numpy
-from naiad.tools.perf.inputs.signature import Signature
-from naiad.tools.perf.plan import InputSettings
+from naiad.tools.perf.inputs.data_files import read_directory, read_image, read_numpy
+from naiad.tools.perf.inputs.request_signature import Signature
+from naiad.tools.perf.perf_plan import InputSettings
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 SETTINGS = InputSettings()

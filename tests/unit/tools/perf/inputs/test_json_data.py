@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays_of
 from naiad.core.datatype import DataType
 from naiad.core.tensor import to_buffer
 from naiad.tools.perf.inputs.json_data import read_json
-from naiad.tools.perf.inputs.signature import Signature
+from naiad.tools.perf.inputs.request_signature import Signature
 from naiad.tools.values.conversion import is_float, strings
 from naiad.tools.values.tensor import InputError, ModelTensor
 from support.long_run import examples

@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import to_array
 from naiad.telemetry.traffic import FORMAT_VERSION
 from naiad.tools.perf.inputs.replay import replay_inputs
-from naiad.tools.perf.plan import Concurrency, InputSettings, Mode, ModelLoad, Plan, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import Concurrency, InputSettings, Mode, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.values.tensor import InputError
 
 FIRST = {"naiad_traffic": FORMAT_VERSION, "wall_ns": 0, "monotonic_ns": 0}

@@ -12,7 +12,7 @@ from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec, to_array
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, Mode, ModelLoad, Protocol, ServerTarget
+from naiad.tools.perf.perf_plan import InputSettings, Mode, ModelLoad, Protocol, ServerTarget
 from naiad.tools.values.tensor import InputError
 
 

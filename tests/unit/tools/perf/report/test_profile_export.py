@@ -11,12 +11,12 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, encode_bytes_elements, to_buffer
-from naiad.tools.perf.exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.generator import local
-from naiad.tools.perf.generator.local import Keeping
+from naiad.tools.perf.generator import local_generator
+from naiad.tools.perf.generator.local_generator import Keeping
 from naiad.tools.perf.inputs.templates import TemplateSet
 from naiad.tools.perf.measuring.level import ColumnStore
-from naiad.tools.perf.plan import Concurrency, Protocol, RequestRate, ServerTarget
+from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.perf_plan import Concurrency, Protocol, RequestRate, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, KeptRequest, Measurement, Records
 from naiad.tools.perf.report.profile_export import ProfileExport
 
@@ -130,7 +130,7 @@ def exchange(byte_size: int, failure: str = "") -> SentRequest:
 
 
 def test_memory_of_a_load_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MAX_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(local_generator, "MAX_KEPT_BYTES", 10_000)
     kept, records = Keeping(2), Records()
     for byte_size in (1000, 1000, 3000, 1):
         kept.keep(exchange(byte_size), records)

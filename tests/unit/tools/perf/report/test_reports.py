@@ -19,9 +19,9 @@ from naiad.tools.measure.result import (
     Row,
     ServerFigures,
 )
-from naiad.tools.perf.report.html import report
 from naiad.tools.perf.report.latency_csv import write_latency_csv
-from naiad.tools.perf.report.text import closing_text, row_text, unstable_text
+from naiad.tools.perf.report.perf_page import report
+from naiad.tools.perf.report.perf_text import closing_text, row_text, unstable_text
 
 PARTS = ("client_encode", "send", "parse", "queue", "hold", "gather", "compute", "scatter", "encode", "receive")
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from naiad.tools.perf.plan import Concurrency, Measuring, Phase, Ramp, RequestRate, Schedule, Stop
+from naiad.tools.perf.perf_plan import Concurrency, Measuring, Phase, Ramp, RequestRate, Schedule, Stop
 from naiad.tools.perf.records import FailureKind
 from naiad.tools.perf.statistics.stability import is_window_complete, verdict
 from support.simulated_measurements import bimodal, columns_of, queue_open, stall, steady, trend

@@ -1,6 +1,6 @@
 """Model Analyzer's `brute`: every configuration under ascending loads, then the loads of the best refined."""
 
-from naiad.tools.analyze.search.comparison import best_points
+from naiad.tools.analyze.search.best_comparison import best_points
 from naiad.tools.analyze.search.configurations import (
     Configuration,
     configuration_key,

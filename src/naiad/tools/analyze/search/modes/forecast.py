@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from naiad.tools.analyze.measurement import Measured, Prediction
+from naiad.tools.analyze.point_measurement import Measured, Prediction
 from naiad.tools.analyze.search.configurations import Configuration, configuration_key, useful_loads
 from naiad.tools.analyze.search.distance import Places
 from naiad.tools.analyze.search.goal_score import miss_share, misses, rank

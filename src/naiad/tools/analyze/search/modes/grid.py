@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from naiad.tools.analyze.search.configurations import Configuration, number
-from naiad.tools.analyze.search.settings import SearchSettings
+from naiad.tools.analyze.search.search_settings import SearchSettings
 from naiad.tools.analyze.space import Space, Variant
 
 Coordinate: TypeAlias = tuple[int, ...]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.search.configurations import Configuration, load_lists
 from naiad.tools.analyze.search.goal_score import gain
 from naiad.tools.analyze.search.survey import Survey

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.tools.analyze.measurement import Measured
-from naiad.tools.analyze.search.comparison import best_points
+from naiad.tools.analyze.point_measurement import Measured
+from naiad.tools.analyze.search.best_comparison import best_points
 from naiad.tools.analyze.search.configurations import saturating_loads
 from naiad.tools.analyze.search.goal_score import gain, miss_share
 from naiad.tools.analyze.search.modes.brute import refine_best

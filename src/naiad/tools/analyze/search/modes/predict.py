@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.tools.analyze.measurement import Measured
-from naiad.tools.analyze.search.comparison import best_points
+from naiad.tools.analyze.point_measurement import Measured
+from naiad.tools.analyze.search.best_comparison import best_points
 from naiad.tools.analyze.search.configurations import (
     Configuration,
     SearchLoad,

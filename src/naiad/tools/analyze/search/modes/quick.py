@@ -8,8 +8,8 @@ or after a step back, the slow mode measures all direct neighbours and goes to t
 from collections.abc import Iterator
 from itertools import product
 
-from naiad.tools.analyze.measurement import Measured
-from naiad.tools.analyze.search.comparison import best_points
+from naiad.tools.analyze.point_measurement import Measured
+from naiad.tools.analyze.search.best_comparison import best_points
 from naiad.tools.analyze.search.configurations import saturating_loads
 from naiad.tools.analyze.search.goal_score import gain, miss_share, rank
 from naiad.tools.analyze.search.modes.brute import refine_best

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
 
 LIBRARY = "onnxruntime_extensions"
 CONFIG = f'model_operations {{ op_library_filename: "{LIBRARY}" }}\n'

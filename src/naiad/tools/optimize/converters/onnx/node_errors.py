@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from naiad.core.tensor import Array
-from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.converters.conversion_job import ConversionJob
 
 _RANGE_SAMPLES = 32
 _SAMPLES = 4

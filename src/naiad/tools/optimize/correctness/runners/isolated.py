@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from naiad.tools.optimize.correctness.runners.runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, RunnerError
 from naiad.tools.process.child import ChildProcess, with_this_path
 from naiad.tools.process.usage import resident_mib
 
@@ -21,7 +21,7 @@ _LOOK_S = 0.1
 """Between looks at the memory of a process that works."""
 MAY_UNPICKLE = "--may-unpickle"
 """Argument of the process."""
-_CHILD = "naiad.tools.optimize.correctness.runners.child"
+_CHILD = "naiad.tools.optimize.correctness.runners.runner_child"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A model on a running server, as a runner: naiad, or any other server of KServe v2."""
 
 from naiad.client import Client
-from naiad.tools.optimize.correctness.runners.loop_runner import EventLoopRunner
-from naiad.tools.optimize.correctness.runners.runner import Arrays
+from naiad.tools.optimize.correctness.runners.event_loop_runner import EventLoopRunner
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays
 
 
 class RemoteRunner(EventLoopRunner):

@@ -1,0 +1,106 @@
+"""Where a job executes its model: in this process, or on a server."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from naiad.client import Client
+from naiad.client.client import InferResult
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import Array
+from naiad.server.embedded import EmbeddedServer
+from naiad.tools.predict.job_signature import DEFAULT_ROWS
+from naiad.tools.predict.prediction_job import PredictJob
+
+_ADDRESSES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
+
+
+class ModelEndpoint(Protocol):
+    """Executes requests of one model. All calls raise InferError."""
+
+    async def metadata(self) -> ModelMetadata:
+        """Return inputs, outputs and versions."""
+
+    async def config(self) -> ModelConfig:
+        """Return the complete configuration."""
+
+    async def infer(self, inputs: Mapping[str, Array], outputs: Iterable[str]) -> InferResult:
+        """Execute one request; shapes include the batch dimension."""
+
+
+class RemoteEndpoint:
+    """A model of a running server."""
+
+    def __init__(self, client: Client, model: str, version: str) -> None:
+        self._client = client
+        self._model = model
+        self._version = version
+
+    async def metadata(self) -> ModelMetadata:
+        """Return inputs, outputs and versions."""
+        return await self._client.model_metadata(self._model, self._version)
+
+    async def config(self) -> ModelConfig:
+        """Return the complete configuration."""
+        return await self._client.model_config(self._model, self._version)
+
+    async def infer(self, inputs: Mapping[str, Array], outputs: Iterable[str]) -> InferResult:
+        """Execute one request."""
+        return await self._client.infer(self._model, inputs, version=self._version, outputs=outputs)
+
+
+class LocalEndpoint:
+    """A model of a repository in this process."""
+
+    def __init__(self, server: EmbeddedServer, model: str, version: str) -> None:
+        self._server = server
+        self._model = model
+        self._version = version
+
+    async def metadata(self) -> ModelMetadata:
+        """Return inputs, outputs and versions."""
+        return self._server.model_metadata(self._model, self._version)
+
+    async def config(self) -> ModelConfig:
+        """Return the complete configuration."""
+        return self._server.model_config(self._model, self._version)
+
+    async def infer(self, inputs: Mapping[str, Array], outputs: Iterable[str]) -> InferResult:
+        """Execute one request."""
+        return await self._server.infer(self._model, inputs, version=self._version, outputs=outputs)
+
+
+def is_address(target: str) -> bool:
+    """Return whether a target is a server, not a repository."""
+    return target.startswith(_ADDRESSES)
+
+
+def model_folders(target: str, config: ModelConfig) -> list[Path]:
+    """Return the folders with the files of a model and of its steps, as far as they are on this machine."""
+    if is_address(target):
+        return []
+    names = [config.name, *(step.model_name for step in config.ensemble_scheduling.step)]
+    folders = (Path(target) / name for name in dict.fromkeys(names))
+    return [folder for folder in folders if folder.is_dir()]
+
+
+@contextlib.asynccontextmanager
+async def open_endpoint(job: PredictJob) -> AsyncIterator[ModelEndpoint]:
+    """Load the model, or connect to its server, for the block. Raises InferError."""
+    if is_address(job.target):
+        async with Client(job.target, headers=job.headers) as client:
+            yield RemoteEndpoint(client, job.model, job.version)
+        return
+    if job.headers:
+        raise invalid_argument(f"headers are for a server, and target '{job.target}' is a model repository")
+    server = EmbeddedServer(
+        job.target, [job.model], may_unpickle=job.allow_pickle, default_max_batch_size=DEFAULT_ROWS
+    )
+    try:
+        await server.start()
+        yield LocalEndpoint(server, job.model, job.version)
+    finally:
+        await server.close()

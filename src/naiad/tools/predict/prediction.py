@@ -1,0 +1,144 @@
+"""Run a batch prediction: the model, the files, the checkpoint, and the flow of rows between them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument
+from naiad.tools.predict.job_checkpoint import Facts, JobCheckpoint, file_facts
+from naiad.tools.predict.job_output import Output, has_rejections, publish, rejected_path, written_files
+from naiad.tools.predict.job_signature import RowSignature, read_signature, size_hint
+from naiad.tools.predict.model_host import ModelEndpoint, is_address, model_folders, open_endpoint
+from naiad.tools.predict.pace import FailureLimit, Pace
+from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
+from naiad.tools.predict.row_flow import OnProgress, Pipeline, in_thread
+from naiad.tools.predict.row_requests import ChunkRequests
+from naiad.tools.predict.sinks.sink import Layout
+from naiad.tools.predict.sinks.sink_formats import check_suffix
+from naiad.tools.predict.sources.folder import FILE_KEY
+from naiad.tools.predict.sources.input_files import InputFiles, find_files
+from naiad.tools.predict.sources.row_reader import Reader
+
+_log = logging.getLogger(__name__)
+
+
+def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
+    """Run a job, or continue it where an interrupted run with the same files has stopped.
+
+    `on_progress` is called from this thread, a few times a second. Raises InferError for a job, a model or a file
+    that is wrong, and for too many failed rows, and OSError for a file that cannot be read or written. After an
+    error or an interruption the finished rows are kept.
+    """
+    job.check()
+    check_suffix(job.output)
+    run = _Run(job, find_files(job.inputs, written_files(Path(job.output))), on_progress or _ignore)
+    try:
+        try:
+            import uvloop
+        except ModuleNotFoundError:
+            return asyncio.run(run.run())
+        return uvloop.run(run.run())
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+
+
+def _ignore(progress: JobProgress) -> None:
+    """Show nothing."""
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+class _Run:
+    """One run of a job."""
+
+    def __init__(self, job: PredictJob, files: list[InputFiles], on_progress: OnProgress) -> None:
+        self._job = job
+        self._files = files
+        self._on_progress = on_progress
+        self._begin_s = time.monotonic()
+
+    async def run(self) -> Summary:
+        """Return when the output is in its place."""
+        self._on_progress(JobProgress("load"))
+        async with open_endpoint(self._job) as endpoint:
+            config = await endpoint.config()
+            signature = read_signature(self._job, await endpoint.metadata(), config)
+            if hint := size_hint(self._job, signature):
+                _log.warning("%s", hint)
+            facts = await asyncio.to_thread(self._facts, config)
+            checkpoint = JobCheckpoint(Path(self._job.output), facts, restart=self._job.restart)
+            try:
+                resumed_rows = checkpoint.position.rows
+                set_aside: Mapping[str, str] = {}
+                if checkpoint.position.finished:
+                    publish(checkpoint)
+                else:
+                    set_aside = await self._complete(endpoint, signature, checkpoint)
+                return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
+            except BaseException:
+                checkpoint.discard_if_empty()
+                raise
+            finally:
+                checkpoint.close()
+
+    def _facts(self, config: ModelConfig) -> Facts:
+        job = self._job
+        facts: dict[str, object] = {
+            "model": job.model,
+            "version": job.version,
+            "target": job.target,
+            "columns": dict(job.columns),
+            "outputs": list(job.outputs),
+            "keys": list(job.keys),
+            "input files": file_facts(file for each in self._files for file in each.all),
+        }
+        if is_address(job.target):
+            return facts | {"configuration of the model": str(config)}
+        return facts | {"model files": file_facts(model_folders(job.target, config))}
+
+    async def _complete(
+        self, endpoint: ModelEndpoint, signature: RowSignature, checkpoint: JobCheckpoint
+    ) -> Mapping[str, str]:
+        """Execute the rows that are left; return the files that cannot be read, with the reasons."""
+        job = self._job
+        reader = await asyncio.to_thread(Reader, self._files, job, signature)
+        try:
+            output = Output(checkpoint, Layout(self._keys(), signature.outputs))
+            try:
+                await self._move(endpoint, signature, reader, output)
+            finally:
+                output.close()
+        finally:
+            reader.close()
+        return reader.set_aside
+
+    def _keys(self) -> list[str]:
+        are_rows = any(each.rows for each in self._files)
+        return [*self._job.keys, *([FILE_KEY] if are_rows and FILE_KEY not in self._job.keys else ())]
+
+    async def _move(self, endpoint: ModelEndpoint, signature: RowSignature, reader: Reader, output: Output) -> None:
+        done = await in_thread(reader.skip, output.rows)
+        if done != output.rows:
+            raise invalid_argument(f"the input has {done:,} rows, and {output.rows:,} were done; add --restart")
+        requests = ChunkRequests(endpoint, signature, self._job.timeout_s)
+        limit = FailureLimit(self._job.max_failed_rows, output.rows, output.failed_rows)
+        try:
+            await Pipeline(reader, requests, output, limit, self._on_progress).run()
+        except BaseException:
+            output.keep()
+            raise
+        self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
+        await in_thread(output.finish, reader.set_aside)
+
+    def _summary(self, checkpoint: JobCheckpoint, resumed_rows: int) -> Summary:
+        position = checkpoint.position
+        rejected = str(rejected_path(checkpoint.output)) if has_rejections(position) else ""
+        seconds = time.monotonic() - self._begin_s
+        return Summary(position.rows, position.failed_rows, seconds, str(checkpoint.output), rejected, resumed_rows)
