@@ -6,21 +6,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from naiad.core.request_limits import unlimited
-from naiad.frontend.access import METHODS
-from naiad.frontend.clouds import sagemaker_router
-from naiad.frontend.multi_model import MultiModelRoutes
-from naiad.frontend.rest.routes import RestApi
-from naiad.frontend.router import Router
-from naiad.memory.regions import SharedMemory
-from naiad.options.network.cloud_options import SageMakerOptions
+from naiad.operations.operation import by_grpc_path
+from naiad.operations.table import OPERATIONS
 from support.browser import needs_browser, page_server
 from support.model_repository import write_identity
 from support.ports import free_port
@@ -41,28 +33,28 @@ VALUES = {"model": "identity", "name": "identity", "version": "1", "repository":
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-def routers() -> dict[str, Router]:
-    """The routes of the server's doors, which no test calls: their patterns, methods and categories."""
-    engine: Any = SimpleNamespace(shared_memory=SharedMemory(), request_limits=unlimited)
-    rest = RestApi(engine).router()
-    models = MultiModelRoutes(engine, lambda *_: None, Path("/nonesuch"))
-    return {"rest": rest, "sagemaker": sagemaker_router(SageMakerOptions(), rest, models)}
-
-
-def calls_of(router: Router) -> list[tuple[str, str, bool]]:
-    """Method and path of every call, with and without optional parts; whether it changes or executes something."""
+def rest_calls() -> list[tuple[str, str, bool]]:
+    """Method and path of every call over REST, with and without optional parts; whether it changes or executes."""
     found = []
-    for pattern, method in router.endpoints():
-        filled = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda group: VALUES[group[1]], pattern).replace("\\.", ".")
-        for kept in ("", r"\1"):
-            path = re.sub(r"\(\?:([^()]*)\)\?", kept, filled).removesuffix("/?")
-            call = (method, path, method != "GET" or router.category(path) == "inference")
-            if call not in found:
-                found.append(call)
-    return found
+    for operation in OPERATIONS:
+        for form in operation.rest:
+            for path in form.path.variants:
+                is_refused = form.method != "GET" or operation.category == "inference"
+                found.append((form.method, path.format(**VALUES), is_refused))
+    return list(dict.fromkeys(found))
 
 
-REST_CALLS = calls_of(routers()["rest"])
+SAGEMAKER_CALLS = [
+    ("GET", "/ping", False),
+    ("POST", "/invocations", True),
+    ("GET", "/models", False),
+    ("POST", "/models", True),
+    ("GET", "/models/identity", False),
+    ("DELETE", "/models/identity", True),
+    ("POST", "/models/identity/invoke", True),
+]
+REST_CALLS = rest_calls()
+CALLS = {"rest": REST_CALLS, "sagemaker": SAGEMAKER_CALLS}
 REFUSED_POSTS = [path for method, path, is_refused in REST_CALLS if method == "POST" and is_refused]
 
 
@@ -120,7 +112,7 @@ def test_every_route_refuses_foreign_pages_and_hosts(
     server: ServerProcess, clouds: dict[str, int], door: str
 ) -> None:
     url = server.http_url if door == "rest" else f"127.0.0.1:{clouds[door]}"
-    calls = calls_of(routers()[door])
+    calls = CALLS[door]
     assert len(calls) >= {"rest": 45, "sagemaker": 7}[door]
     for method, path, is_refused in calls:
         body = None if method == "GET" else BODY.encode()
@@ -196,7 +188,7 @@ def test_flag_lists_more_hosts(tmp_path: Path) -> None:
     assert statuses == {"gpu.example:80": 200, "proxy": 200, "localhost": 200, "evil": 403}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", by_grpc_path(OPERATIONS))
 def test_every_method_refuses_calls_of_pages(server: ServerProcess, method: str) -> None:
     with grpc.insecure_channel(server.grpc_url) as channel:
         call = channel.unary_unary(method)

@@ -109,10 +109,7 @@ class Server:
         self._parts.tune()
         if self._gpu_meter is not None:
             self._gpu_meter.start()
-        self._parts.on_serving(self._options, self.engine, ports)
-        bound = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
-        self._parts.ready_file.write(self._options, bound, is_ready=self.engine.views.is_ready())
-        self._parts.service_manager.ready()
+        self._announce(ports)
         check = keep_running_task("the check of the models", self._check_models)
         checking = [asyncio.ensure_future(check), *self._keep_rollouts()]
         status = await self._serve_until_stop(control, ports)
@@ -121,6 +118,13 @@ class Server:
         if store is not None:
             await store.close()
         return status
+
+    def _announce(self, ports: Ports) -> None:
+        """Tell programs and people that the start is over."""
+        self._parts.on_serving(self._options, self.engine, ports)
+        bound = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
+        self._parts.ready_file.write(self._options, bound, is_ready=self.engine.views.is_ready())
+        self._parts.service_manager.ready()
 
     async def _serve_until_stop(self, control: RepositoryControl[Served], ports: Ports) -> int:
         await self._parts.stop.wait()

@@ -10,7 +10,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
-from naiad.tools.optimize.profile import candidate_configuration, runtimes
+from naiad.tools.optimize.profile import configuration, runtimes
 
 IMAGE = TensorSpec("image", DataType.FP32, (-1, 3, 8, 8))
 SCORES = TensorSpec("scores", DataType.FP32, (-1, 10))
@@ -25,7 +25,7 @@ def config(tmp_path, runtime=None, max_batch_size=8, *, of=None, backend_paramet
     made = of or candidate()
     conversion = Conversion(made, Status.PASSED, tmp_path, backend_parameters=backend_parameters or {})
     source = Source("model", made.format, tmp_path, (IMAGE,), (SCORES,))
-    text = candidate_configuration(made, conversion, source, runtime or Runtime(), max_batch_size, warm_up)
+    text = configuration(made, conversion, source, runtime or Runtime(), max_batch_size, warm_up)
     parsed = parse_pbtxt(text, "config.pbtxt")
     assert not parsed.problems
     return parsed.config

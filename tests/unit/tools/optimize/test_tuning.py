@@ -6,7 +6,7 @@ from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
-from naiad.tools.optimize.profile import candidate_configuration, tuning
+from naiad.tools.optimize.profile import configuration, tuning
 
 SAMPLES = [{"x": 1}]
 SPIN = "session.intra_op.allow_spinning"
@@ -96,6 +96,6 @@ def test_no_time_means_no_measurement(conversion, source, measured):
 
 def test_graph_level_is_a_field(conversion, source):
     runtime = Runtime("tuned", {"optimization.graph.level": "-1", SPIN: "0"})
-    text = candidate_configuration(conversion.candidate, conversion, source, runtime, 4)
+    text = configuration(conversion.candidate, conversion, source, runtime, 4)
     assert "level: -1" in text
     assert text.count("parameters") == 1
