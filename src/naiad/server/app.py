@@ -120,7 +120,7 @@ class Server:
         return status
 
     def _announce(self, ports: Ports) -> None:
-        """Tell programs and people that the start is over."""
+        """Report to programs and people that the start is over."""
         self._parts.on_serving(self._options, self.engine, ports)
         bound = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
         self._parts.ready_file.write(self._options, bound, is_ready=self.engine.views.is_ready())
