@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/wire/http2/frame_output.py",
         text="            self.window -= payload_bytes\n",
         replacement="",
-        tests=("property/test_http2_properties.py", "unit/wire/test_http2_output.py"),
+        tests=("property/test_http2_properties.py", "unit/wire/http2/test_http2_output.py"),
         harm="whole responses are not charged to the connection's window: the peer ends the connection",
     ),
     Mutant(
@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/wire/http2/windows.py",
         text="        if self.left_bytes < 0:\n",
         replacement="        if self.left_bytes < -self._full_bytes:\n",
-        tests=("property/test_http2_properties.py", "unit/wire/test_http2_connection.py", "conformance"),
+        tests=("property/test_http2_properties.py", "unit/wire/http2/test_http2_connection.py", "conformance"),
         harm="a peer may send twice the window: memory per connection is not bounded as documented",
     ),
     Mutant(
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/wire/http2/hpack.py",
         text="            blocks = self.cached if self._used_dynamic else self.cached_static\n",
         replacement="            blocks = self.cached_static\n",
-        tests=("property/test_http2_properties.py", "unit/wire/test_hpack_cache.py"),
+        tests=("property/test_http2_properties.py", "unit/wire/http2/test_hpack_cache.py"),
         harm="header blocks keep their meaning after the dynamic table has changed: requests get wrong headers",
     ),
     Mutant(
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/wire/http1.py",
         text="if self._chunk_count >= limits.chunk_count or len(body) + length > limits.body_bytes:",
         replacement="if self._chunk_count >= limits.chunk_count:",
-        tests=("property/test_http1_chunking.py", "unit/frontend/test_http1_body.py"),
+        tests=("property/test_http1_chunking.py", "unit/wire/test_http1_body.py"),
         harm="the fast path for small chunks takes bodies of any size",
     ),
     # protocol and core
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "    _datatype.item_bytes = "
             "0 if _datatype is DataType.BYTES else 4 if _datatype is DataType.BF16 else _datatype.numpy.itemsize\n"
         ),
-        tests=("unit/protocol/test_json_base64.py", "property/test_infer_grpc_properties.py"),
+        tests=("unit/protocol/json/test_json_base64.py", "property/test_infer_grpc_properties.py"),
         harm="BF16 tensors of the right size are refused",
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/frontend/access.py",
         text="        if len(token) > _MAX_KEY_BYTES:\n",
         replacement="        if len(token) > 100 * _MAX_KEY_BYTES:\n",
-        tests=("unit/frontend/test_api_key_rule.py",),
+        tests=("unit/frontend/rest/test_api_key_rule.py",),
         harm="keys of any length are hashed",
     ),
     Mutant(
@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/config/validate/file_names.py",
         text="        elif is_outside(name) and directory:\n",
         replacement="        elif name.startswith('/') and directory:\n",
-        tests=("unit/config/test_config_files.py",),
+        tests=("unit/config/validate/test_config_files.py",),
         harm="a configuration loads a library from outside the model's directory with '..'",
     ),
     # scheduler
@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            return None\n"
         ),
         replacement="            self.slots[instance][slot] = None\n            return None\n",
-        tests=("unit/scheduler/test_sequence_rules.py", "property/test_sequence_invariants.py"),
+        tests=("unit/scheduler/sequence/test_sequence_rules.py", "property/test_sequence_invariants.py"),
         harm="the slot of an ended sequence is lost: the model stops taking sequences",
     ),
     Mutant(
@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/serving/dispatcher.py",
         text="                other = self._pop_idle() if self._idle else None\n        if dropped:\n",
         replacement="        if dropped:\n",
-        tests=("unit/engine/test_idle_runners.py", "property/test_wake_up_invariants.py"),
+        tests=("unit/engine/serving/test_idle_runners.py", "property/test_wake_up_invariants.py"),
         harm="one instance executes what two could share, the other sleeps",
     ),
     Mutant(
@@ -231,7 +231,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            _answer(*answers.popleft())\n"
             "        self._woken = False\n"
         ),
-        tests=("unit/engine/test_response_queue.py",),
+        tests=("unit/engine/serving/test_response_queue.py",),
         harm="a response that is ready while the loop delivers others waits for the next one",
     ),
     Mutant(
@@ -261,7 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            self._deliver((request,), (response,), on_loop=True)\n"
         ),
         replacement="        self._deliver((request,), (response,), on_loop=on_loop)\n",
-        tests=("unit/engine/test_decoupled.py",),
+        tests=("unit/engine/serving/test_decoupled.py",),
         harm="responses that two threads of a decoupled model send arrive in the wrong order",
     ),
     Mutant(
@@ -269,7 +269,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/cache/cached_model.py",
         text="        if len(pending.waiting) == 1 and pending.asked is not None:\n",
         replacement="        if pending.asked is not None and next(iter(pending.waiting)) is request:\n",
-        tests=("unit/engine/test_response_cache.py", "property/test_cached_model_invariants.py"),
+        tests=("unit/engine/cache/test_response_cache.py", "property/test_cached_model_invariants.py"),
         harm="a client that cancels takes the answer from clients that wait for the same",
     ),
     Mutant(
@@ -277,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/cache/cached_model.py",
         text="request.data if memo[2] is None else [request.data[place] for place in memo[2]]:",
         replacement="request.data:",
-        tests=("unit/engine/test_response_cache.py",),
+        tests=("unit/engine/cache/test_response_cache.py",),
         harm="inputs in another order get the response to other data",
     ),
     Mutant(
@@ -285,7 +285,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/loading/budget.py",
         text="        total = count * version_count\n",
         replacement="        total = count\n",
-        tests=("unit/engine/test_load_budget.py",),
+        tests=("unit/engine/loading/test_load_budget.py",),
         harm="a model with many versions starts any number of processes",
     ),
     # repository
@@ -320,7 +320,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            # The times and the size of a directory follow its entries, also those that are skipped.\n"
             '            facts += f"{status.st_size}\\0{status.st_mtime_ns}\\0"\n'
         ),
-        tests=("unit/repository/test_fingerprint.py",),
+        tests=("unit/repository/stores/test_fingerprint.py",),
         harm="a file that was replaced by one of equal size and time is not loaded",
     ),
     Mutant(
@@ -345,7 +345,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/worker/api/arguments.py",
         text="    if not bounds[0] <= value <= bounds[1]:\n",
         replacement="    if value > bounds[1]:\n",
-        tests=("unit/worker/test_pb_arguments.py",),
+        tests=("unit/worker/api/test_pb_arguments.py",),
         harm="negative timeouts and flags of a model's calls are sent to the server",
     ),
     Mutant(
@@ -363,7 +363,7 @@ MUTANTS: tuple[Mutant, ...] = (
         replacement="",
         tests=(
             "property/test_worker_blocks.py",
-            "unit/worker/test_worker_block.py",
+            "unit/worker/channel/test_worker_block.py",
         ),
         harm="after 4,096 blocks two tensors share a flag: memory in use is overwritten",
     ),
@@ -389,7 +389,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/backend/trees/forest_file.py",
         text='if found.model_type == "lightgbm" and _LIGHTGBM_END not in path.read_bytes():',
         replacement='if found.model_type == "lightgbm" and not path.read_bytes():',
-        tests=("unit/backend/test_trees_files.py",),
+        tests=("unit/backend/trees/test_trees_files.py",),
         harm="a truncated file reaches LightGBM, which ends the process",
     ),
     Mutant(
@@ -397,7 +397,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/backend/trees/xgboost_attributes.py",
         text="    rounds = int(best) + 1 if best",
         replacement="    rounds = int(best) if best",
-        tests=("unit/backend/test_trees_files.py",),
+        tests=("unit/backend/trees/test_trees_files.py",),
         harm="a model with early stopping lacks its best round: other numbers than XGBoost's",
     ),
     Mutant(
@@ -405,7 +405,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/backend/pytorch/naming.py",
         text='if kind == "input" and len(set(positions.values())) < len(positions):',
         replacement='if kind == "input" and not positions:',
-        tests=("unit/backend/test_pytorch_names.py",),
+        tests=("unit/backend/pytorch/test_pytorch_names.py",),
         harm="two inputs are bound to one argument of forward, and one of them is lost",
     ),
     Mutant(
@@ -446,7 +446,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/cluster/supervisor/scatter_gather.py",
         text="sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])",
         replacement="list(self._statistics.pop(slot, ()))",
-        tests=("unit/server/test_exited_workers.py",),
+        tests=("unit/cluster/supervisor/test_exited_workers.py",),
         harm="counters go down when a second process exits",
     ),
     Mutant(
@@ -470,7 +470,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/telemetry/statistics/model_statistics.py",
         text="(self._answered_is_success and not is_cancelled(response.error))",
         replacement="self._answered_is_success",
-        tests=("unit/telemetry/test_statistics.py",),
+        tests=("unit/telemetry/statistics/test_statistics.py",),
         harm="requests that a Python model answers with CANCELLED count as successes",
     ),
     Mutant(
@@ -478,7 +478,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/telemetry/logs/access_log.py",
         text='        if self._limiter.admit(("refused", entry.protocol, entry.status)):\n',
         replacement='        if self._limiter.admit(("refused", entry.path)):\n',
-        tests=("unit/telemetry/test_access_log.py",),
+        tests=("unit/telemetry/logs/test_access_log.py",),
         harm="a flood of refused requests with different paths fills the disk",
     ),
     Mutant(
@@ -486,7 +486,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/telemetry/logs/log_output.py",
         text="    if not all(map(str.isprintable, lines)):\n",
         replacement="    if not lines:\n",
-        tests=("unit/telemetry/test_log.py",),
+        tests=("unit/telemetry/logs/test_log.py",),
         harm="the name of a model controls the terminal that shows the log",
     ),
     # options and accounts
@@ -495,7 +495,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/options/network/access_options.py",
         text="        if limit in found:\n",
         replacement="        if False:\n",
-        tests=("unit/config/test_api_keys.py",),
+        tests=("unit/options/network/test_api_keys.py",),
         harm="of two limits of a key one has no effect, silently",
     ),
     Mutant(
@@ -503,7 +503,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/frontend/accounting/key_usage.py",
         text="TokenBucket(limits.requests_per_s / share)",
         replacement="TokenBucket(limits.requests_per_s)",
-        tests=("unit/frontend/test_key_usage.py",),
+        tests=("unit/frontend/accounting/test_key_usage.py",),
         harm="a key gets N times its limit from N processes",
     ),
     Mutant(
@@ -528,7 +528,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/repository/control/reconcile.py",
         text="frozenset([*names, *ensembles_above(names, state)])",
         replacement="frozenset([*names, *suspended])",
-        tests=("unit/repository/test_reconcile.py",),
+        tests=("unit/repository/control/test_reconcile.py",),
         harm="an ensemble that is about to come back is ready without the member that is unloaded meanwhile",
     ),
     Mutant(
@@ -536,7 +536,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/cluster/supervisor/restarts.py",
         text="        if len(self.failing(now_ns)) == len(self._slots):\n",
         replacement="        if place.keeps_dying:\n",
-        tests=("unit/server/test_supervision.py",),
+        tests=("unit/cluster/supervisor/test_supervision.py",),
         harm="one process that keeps dying ends a server whose other processes are well",
     ),
     Mutant(
@@ -603,7 +603,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/config/rollout/rollout_record.py",
         text="    return state.revision, -exposure,",
         replacement="    return state.revision, exposure,",
-        tests=("unit/config/test_rollout_record.py",),
+        tests=("unit/config/rollout/test_rollout_record.py",),
         harm="of two decisions at the same time the one counts that gives more requests to the new version",
     ),
     Mutant(
@@ -611,7 +611,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/config/rollout/state.py",
         text="        return _refusing(after, rollout.canary, note)\n",
         replacement="        return after\n",
-        tests=("unit/config/test_rollout_record.py",),
+        tests=("unit/config/rollout/test_rollout_record.py",),
         harm="a version that was rolled back gets all requests when the rollout ends or the server starts again",
     ),
     Mutant(
@@ -619,7 +619,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/rollout/rollout_changes.py",
         text="            if error is not None or not self._records.has(key) or not is_news(state):\n",
         replacement="            if True:\n",
-        tests=("unit/engine/test_rollout_changes.py",),
+        tests=("unit/engine/rollout/test_rollout_changes.py",),
         harm="a server that is killed after the answer has forgotten the decision",
     ),
     # perf
@@ -652,7 +652,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/perf/targets/grpc.py",
         text="                connection.send(*self._waiting.popleft())\n",
         replacement="                connection.send(*self._waiting.pop())\n",
-        tests=("unit/tools/perf/test_grpc_target.py",),
+        tests=("unit/tools/perf/targets/test_grpc_target.py",),
         harm="the same over gRPC, when all streams are in use",
     ),
     Mutant(
@@ -701,7 +701,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/optimize/correctness/scales.py",
         text="        if start is not None and size * _FACTOR < start and",
         replacement="        if False and start is not None and size * _FACTOR < start and",
-        tests=("unit/tools/optimize/test_columns.py",),
+        tests=("unit/tools/optimize/correctness/test_columns.py",),
         harm="a conversion whose small columns are destroyed is accepted",
     ),
     Mutant(
@@ -709,7 +709,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/optimize/correctness/behaviour.py",
         text="    limit = most or GREATEST\n",
         replacement="    limit = min(most or GREATEST, 8)\n",
-        tests=("unit/tools/optimize/test_probes.py",),
+        tests=("unit/tools/optimize/correctness/test_probes.py",),
         harm="a conversion with a buffer of 8 rows is served with batches of 32",
     ),
     Mutant(
@@ -786,7 +786,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/serving/large_requests.py",
         text="        self._answers[number] = response\n",
         replacement="        self._answers[self._answers.index(None)] = response\n",
-        tests=("unit/engine/test_large_requests.py",),
+        tests=("unit/engine/serving/test_large_requests.py",),
         harm="rows of a large request get the predictions of other rows",
     ),
     Mutant(
@@ -810,7 +810,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/predict/sources/csv_numbers.py",
         text='    if all(line.count(",") == commas and \'"\' not in line for line in lines) and width > 1:\n',
         replacement="    if all('\"' not in line for line in lines) and width > 1:\n",
-        tests=("unit/tools/predict/test_sources.py",),
+        tests=("unit/tools/predict/sources/test_sources.py",),
         harm="a row of a CSV file with too many cells is predicted instead of refused",
     ),
     Mutant(
@@ -818,7 +818,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/tools/predict/sources/csv_numbers.py",
         text="    if array is None and null_is_nan:\n",
         replacement="    if array is None:\n",
-        tests=("unit/tools/predict/test_sources.py",),
+        tests=("unit/tools/predict/sources/test_sources.py",),
         harm="an empty cell of a CSV file is NaN for a model that knows no missing values",
     ),
     Mutant(
@@ -907,7 +907,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/server/ports/file_watch.py",
         text="        self._seen = signature\n",
         replacement="",
-        tests=("unit/server/test_file_watch.py",),
+        tests=("unit/server/ports/test_file_watch.py",),
         harm="after a change of certificates or keys the server reads them every second",
     ),
     Mutant(
@@ -915,7 +915,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/server/process/drain.py",
         text="    engine.in_flight.close_to_new_sequences()\n",
         replacement="",
-        tests=("unit/server/test_drain.py",),
+        tests=("unit/server/process/test_drain.py",),
         harm="a server that exits waits for sequences that begin meanwhile",
     ),
     Mutant(
@@ -971,7 +971,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/testing/python_model.py",
         text="            flags=flags,\n",
         replacement="",
-        tests=("unit/worker/test_testing.py",),
+        tests=("unit/worker/execution/test_testing.py",),
         harm="a model tested in its own process never sees the start or end of a sequence",
     ),
     Mutant(
@@ -979,7 +979,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/testing/python_model.py",
         text="            if is_final:\n                return\n",
         replacement="            return\n",
-        tests=("unit/worker/test_testing.py",),
+        tests=("unit/worker/execution/test_testing.py",),
         harm="a test of a decoupled model sees its first response alone",
     ),
     Mutant(

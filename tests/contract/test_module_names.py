@@ -1,7 +1,7 @@
 """A module name means one thing: few names occur in more than one room of src.
 
-A module has its owner's word in its name: `row_source`, `split_source`. Searches, stack traces and logs then say which
-one is meant. SHARED lists the names of several rooms, with the reason. A new one is renamed, or adds its line.
+A module has its owner's word in its name: `row_source`, `split_source`. Searches, stack traces and logs then say
+which one is meant. SHARED lists the names of several rooms, with the reason. A new one is renamed, or adds its line.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ SHARED = {
     "planning": "what a verb, or a command of the repository, is going to do",
     "ports": "interfaces to the environment in core; listening ports in server",
     "predict": "the verb, its operator for Airflow, and a mode of analyze with Model Analyzer's word",
-    "processes": "the processes of a server, and those of a load generator",
+    "processes": "the processes of a server; the generator processes of a load",
     "request": LAYERS,
     "response": LAYERS,
     "rollout": LAYERS,

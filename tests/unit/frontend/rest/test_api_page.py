@@ -186,7 +186,7 @@ def test_model_names_stay_inside_the_document():
 
 
 def test_openapi_is_imported_on_request_only():
-    source = Path(__file__).resolve().parents[3] / "src/naiad"
+    source = Path(__file__).resolve().parents[4] / "src/naiad"
     importing = [
         path
         for path in source.rglob("*.py")

@@ -7,7 +7,7 @@ from naiad.cli.explain.flowchart import draw_mermaid
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "src" / "naiad" / "tools" / "demo" / "models"
 
 

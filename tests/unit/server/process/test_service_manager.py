@@ -15,7 +15,7 @@ import pytest
 from naiad.options.sources.command_line import parse_options
 from naiad.server.process.process_environment import ServiceManager
 
-DEPLOY = Path(__file__).parents[3] / "deploy" / "systemd"
+DEPLOY = Path(__file__).parents[4] / "deploy" / "systemd"
 
 
 @pytest.fixture

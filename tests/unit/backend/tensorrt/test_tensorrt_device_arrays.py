@@ -13,7 +13,7 @@ from naiad.memory.cuda import CudaRuntime
 from naiad.worker.api.dlpack import header_of
 from support.backend_parts import execute
 from support.tensorrt_engines import engine, tensor
-from unit.backend.test_tensorrt_backend import backend, config_of, cudart, load, new_instance, rows
+from unit.backend.tensorrt.test_tensorrt_backend import backend, config_of, cudart, load, new_instance, rows
 
 __all__ = ["backend", "cudart", "new_instance"]
 

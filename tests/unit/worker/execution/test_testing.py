@@ -175,7 +175,7 @@ def test_metrics_can_be_looked_at(tmp_path):
 
 
 def test_documented_model_counts_as_documented(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
     (model_file, *_) = re.findall(r"```python\n(import.*?)```", page, re.DOTALL)
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "model.py").write_text(model_file)
