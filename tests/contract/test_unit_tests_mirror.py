@@ -1,7 +1,7 @@
 """Unit tests stand where their subject stands: tests/unit/PATH has the tests of src/naiad/PATH.
 
-A file is in the folder of which it imports something. OTHERS lists the files that start programs instead, or test what
-is not in src, with the reason.
+A file is in the folder of which it imports something. OTHERS lists the files that start programs instead, or test
+what is not in src, with the reason.
 """
 
 import ast

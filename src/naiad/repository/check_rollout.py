@@ -1,4 +1,4 @@
-"""Checks `rollout.toml` of a model's directory, as `check` does with the other files."""
+"""Checks `rollout.toml` of a model's directory, as `model_check` does with the other files."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: its callbacks from the event loop, back pressure, and its close.
 
-`reading` cuts requests from the received bytes, `responses` sends responses in request order. Data is received into a
-buffer shared by all connections, because it is consumed before control returns to the loop.
+`request_reader` cuts requests from the received bytes, `waiting_requests` sends responses in request order. Data is
+received into a buffer shared by all connections, because it is consumed before control returns to the loop.
 """
 
 import asyncio
