@@ -27,7 +27,7 @@ def encodable(text: str) -> str:
 
 
 class ErrorCode(enum.Enum):
-    """Triton's codes and two more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
+    """Triton's codes and two more; `protocol.status_table` maps each to an HTTP status, a gRPC status and a log level."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -102,7 +102,7 @@ class InferError(Exception):
 
     `message` is complete text for the client: what failed, where, and the fix. `detail` goes to the log only (a
     traceback, a path). `reason` is set if the request was queued, so that statistics count it. `triton_code` is the
-    code that Triton reports for the same failure; by default `code`. `protocol.status` chooses between the two.
+    code that Triton reports for the same failure; by default `code`. `protocol.status_table` chooses between the two.
     `rejection` is the reason in metrics; by default it follows from `code`.
     """
 

@@ -15,7 +15,7 @@ from naiad.tools.optimize.converters.conversion_job import ConversionJob
 from naiad.tools.optimize.converters.operators import missing_operator
 
 _MODULES: Mapping[str, str] = {
-    "onnx": "onnx.export",
+    "onnx": "onnx.onnx_export",
     "torchscript": "torch_formats",
     "torch_export": "torch_formats",
     "aot_inductor": "torch_formats",
@@ -47,7 +47,7 @@ def _convert(job: ConversionJob) -> Mapping[str, str]:
     elif job.source_format == job.format and not (job.settings or job.precision != "fp32"):
         name = f"{__package__}.source_files"
     elif job.source_format == job.format == "onnx":
-        name = f"{__package__}.onnx.graph"
+        name = f"{__package__}.onnx.graph_conversions"
     else:
         name = f"{__package__}.{_MODULES[job.format]}"
     parameters: Mapping[str, str] | None = importlib.import_module(name).convert(job)
