@@ -71,15 +71,15 @@ def test_every_way_to_fail_has_a_row(collect):
 
 def test_hanging_part_is_ended_with_what_it_started(collect, tmp_path):
     began = time.monotonic()
-    status, rows = collect("hangs", "checks", limit_s=8.0)
+    status, rows = collect("hangs", "checks", limit_s=20.0)
     assert status == 1
     assert rows["hangs", "before"]["figures"] == {"figure": 1.5}
-    assert rows["hangs", "the part"]["note"] == "the part was ended after its limit of 8 s; see logs.txt"
+    assert rows["hangs", "the part"]["note"] == "the part was ended after its limit of 20 s; see logs.txt"
     assert rows["checks", "two"]["verdict"] == "ok"
     pid = rows["hangs", "child"]["figures"]["pid"]
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert "hangs/part.log" in (tmp_path / "out" / "logs.txt").read_text()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
 
 
 @pytest.mark.parametrize(

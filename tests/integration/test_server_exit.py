@@ -33,7 +33,7 @@ def signal_while_executing(running: ServerProcess, notes: Notes) -> None:
     """Have the server end while a held model executes the request "last", and let that go."""
     notes.wait("last", "began")
     running.signal()
-    running.wait_log(r"Signal \(15\) received")
+    running.wait_log("Waiting for in-flight requests")
     notes.release("last")
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.files.journal import Journal
 from naiad.tools.predict import PredictJob, job_checkpoint, predict, row_flow
-from naiad.tools.predict.job_checkpoint import JobCheckpoint
 from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
 
@@ -71,7 +71,7 @@ def fused(fuse: Fuse) -> Iterator[None]:
         patch.setattr(row_flow, "CHECKPOINT_S", 0.0)
         patch.setattr(PartFile, "write", fuse.write(PartFile.write))
         patch.setattr(PartFile, "sync", fuse.around(PartFile.sync))
-        patch.setattr(JobCheckpoint, "_append", fuse.around(JobCheckpoint._append))
+        patch.setattr(Journal, "append", fuse.around(Journal.append))
         patch.setattr(Path, "replace", fuse.around(Path.replace))
         patch.setattr(job_checkpoint.shutil, "rmtree", fuse.around(shutil.rmtree))
         yield

@@ -27,7 +27,7 @@ def encodable(text: str) -> str:
 
 
 class ErrorCode(enum.Enum):
-    """Triton's codes and two more; `protocol.status_table` maps each to an HTTP status, a gRPC status and a log level."""
+    """Triton's codes and two more; `status_table` maps each to an HTTP status, a gRPC status and a log level."""
 
     UNKNOWN = 0
     INTERNAL = 1

@@ -67,7 +67,7 @@ def test_preflight_is_answered_without_the_route() -> None:
 
 
 def test_unknown_origin_gets_no_header_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="naiad"):
         status, headers, _ = ask(Exchange(origin="https://evil.example"))
     assert status == 200
     assert headers == {b"Content-Type": b"text/plain", b"Vary": b"Origin"}

@@ -15,8 +15,8 @@ from naiad.tools.optimize.optimize_result import OptimizationResult
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
 from naiad.tools.optimize.samples.sample_reader import check_sample, from_factory
-from naiad.tools.optimize.sources.open_source import NamedSamples, open_source
 from naiad.tools.optimize.sources.saving import save
+from naiad.tools.optimize.sources.source_opening import NamedSamples, open_source
 
 _FORMATS: Mapping[str, Format] = {
     **{each.value: each for each in Format},

@@ -14,7 +14,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import optimization
 from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.optimize_source import Format
-from naiad.tools.optimize.sources import open_source
+from naiad.tools.optimize.sources import source_opening
 from naiad.tools.optimize.sources.reading_child import read
 
 DATA = np.arange(30, dtype=np.float32).reshape(10, 3)
@@ -30,7 +30,7 @@ def model():
 def calls(monkeypatch):
     """What `naiad.optimize` passes on."""
     # In this process: a subprocess takes a second.
-    monkeypatch.setattr(open_source, "read_tensors", lambda reading, examples, limits: read(reading, examples))
+    monkeypatch.setattr(source_opening, "read_tensors", lambda reading, examples, limits: read(reading, examples))
     found = []
     monkeypatch.setattr(optimization, "optimize", lambda *arguments: found.append(arguments))
     return found

@@ -11,9 +11,9 @@ from naiad.tools.optimize.correctness.candidate_repository import write_reposito
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, Runner
 from naiad.tools.optimize.optimize_source import BACKENDS, Format, Source
-from naiad.tools.optimize.sources.open_source import source_digest
 from naiad.tools.optimize.sources.source_answers import CachedAnswers
 from naiad.tools.optimize.sources.source_declaration import declaration
+from naiad.tools.optimize.sources.source_opening import source_digest
 
 
 def reference_runner(

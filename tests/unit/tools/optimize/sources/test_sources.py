@@ -13,9 +13,9 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.sample_reader import from_path
 from naiad.tools.optimize.sources.observation import observe, parse_tensor, run_examples
-from naiad.tools.optimize.sources.open_source import NamedSamples, open_source, source_digest
 from naiad.tools.optimize.sources.reading_child import read
 from naiad.tools.optimize.sources.source_formats import detect
+from naiad.tools.optimize.sources.source_opening import NamedSamples, open_source, source_digest
 from naiad.tools.optimize.sources.tensor_reader import Reading
 from naiad.tools.process.running import ProcessLimits
 
