@@ -59,7 +59,7 @@ class Scene:
     def _start(self, index: int) -> ServerProcess:
         self._start_count += 1
         flags = (f"--model-repository={self._root / 'models'}", f"--http-port={self._ports[index]}")
-        ends = ("--drain-seconds=3", "--exit-timeout-secs=4")
+        ends = ("--drain-seconds=3", "--exit-timeout-secs=10")
         return ServerProcess(self._root / f"log-{self._start_count}", *flags, *ends)
 
     def restart(self, index: int) -> None:
