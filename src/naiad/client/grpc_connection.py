@@ -10,6 +10,7 @@ last head and trailers of this kind are kept. The decoder returns the same objec
 later responses a comparison of identities replaces the search in their fields.
 """
 
+import abc
 import asyncio
 import time
 from typing import Generic, TypeVar, cast
@@ -34,7 +35,7 @@ class CallRefusedError(ConnectionFailedError):
     """The server has not processed the call; it may be sent again."""
 
 
-class ClientCall(ClientStream):
+class ClientCall(ClientStream, abc.ABC):
     """A call on a connection; derived classes take what its response brings."""
 
     __slots__ = ("assembler", "is_grpc")
@@ -46,13 +47,13 @@ class ClientCall(ClientStream):
         self.assembler: MessageAssembler | None = None
         """Of messages that do not come whole, or are compressed."""
 
+    @abc.abstractmethod
     def message_received(self, message: Buffer) -> None:
         """Take a message of the response. Raises GrpcError for one that the call must not have."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
         """Handle the end of the call; `error` is None for status OK."""
-        raise NotImplementedError
 
 
 C = TypeVar("C", bound=ClientCall)

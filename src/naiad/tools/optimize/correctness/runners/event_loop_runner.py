@@ -1,5 +1,6 @@
 """A model that is asked on an event loop, as a runner: what those on a server and those in this process share."""
 
+import abc
 import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
 _Result = TypeVar("_Result")
 
 
-class EventLoopRunner:
+class EventLoopRunner(abc.ABC):
     """Asks a model on an event loop in a thread of its own."""
 
     def __init__(self, name: str) -> None:
@@ -25,8 +26,9 @@ class EventLoopRunner:
         """Send all requests before the first answer; the scheduler may make batches of them."""
         return self._await(self._infer_all(requests))
 
+    @abc.abstractmethod
     async def _infer(self, inputs: Arrays) -> Arrays:
-        raise NotImplementedError
+        """Execute one request."""
 
     async def _infer_all(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
         return await asyncio.gather(*(self._infer(each) for each in requests))
