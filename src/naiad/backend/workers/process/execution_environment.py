@@ -11,7 +11,6 @@ and if a link leads outside. The archives of conda-pack, venv-pack and venv have
 interpreter in `bin`, which a virtual environment links to its base interpreter.
 """
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -25,13 +24,14 @@ import sys
 import tarfile
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from naiad.backend.load_stop import LoadStop
 from naiad.core.errors import invalid_argument
+from naiad.files.held import alone
 
 _MODE = 0o755
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
@@ -274,7 +274,7 @@ def _prepare(
         raise UnusableError(
             f"{home.parent} cannot be made: {error.strerror}; set NAIAD_CACHE to a writable directory"
         ) from error
-    with _only_one(home):
+    with alone(home.with_name(home.name + ".lock")):  # other processes may prepare the same environment
         if not (home / _COMPLETE).exists():
             shutil.rmtree(home, ignore_errors=True)
             _log.info("model '%s': preparing the environment of %s in %s", model, path, home)
@@ -291,14 +291,6 @@ def _prepare(
             (home / _COMPLETE).touch()
             return interpreter
     return _probe(home, path)
-
-
-@contextmanager
-def _only_one(home: Path) -> Iterator[None]:
-    """Exclude other processes from preparing the same environment."""
-    with home.with_name(home.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _install(
