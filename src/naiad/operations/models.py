@@ -19,6 +19,7 @@ from naiad.operations.operation import (
 from naiad.operations.requests import ModelVersion
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.json import control as control_json
+from naiad.protocol.json.explanation import encode_explanation
 from naiad.protocol.json.rollout import encode_status
 from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
@@ -182,7 +183,7 @@ EXPLANATION = Operation(
     kind="query",
     group="Models",
     summary="How requests of a model are scheduled",
-    rest=[RestForm("GET", _MODEL + "/explain", decode_version, json_reply(control_json.encode_explanation))],
+    rest=[RestForm("GET", _MODEL + "/explain", decode_version, json_reply(encode_explanation))],
     call=lambda engine, request: engine.views.explanation(*request),
 )
 
