@@ -133,6 +133,23 @@ def test_lost_connection_cancels_all_calls(scene):
     assert scene.server.connection_count == 0
 
 
+@pytest.mark.parametrize("action", ["resume", "pause", "deliver_more"])
+def test_cancelled_call_may_act_on_another(action, caplog):
+    """The end of a call lets others go on, for example the next request of an instance."""
+    scene = held_scene()
+    messages = framed(b"a") + framed(b"b")
+    scene.send(b"".join(scene.headers(i, "/s/Stream") + data_frame(i, messages) for i in (1, 3, 5)))
+    first, second, third = scene.service.calls
+    for call, other in ((first, second), (second, third), (third, first)):
+        if action == "deliver_more":
+            call.on_cancel = lambda why, other=other: other.send([bytes(1000)])
+        else:
+            call.on_cancel = lambda why, other=other: getattr(other, action)()
+    scene.protocol.connection_lost(None)
+    assert "Traceback" not in caplog.text
+    assert scene.service.messages == [b"a", b"a", b"a"]
+
+
 def test_failing_cancel_is_logged(scene, caplog):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].on_cancel = lambda why: 1 // 0

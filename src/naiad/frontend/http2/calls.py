@@ -167,9 +167,13 @@ class Http2Calls:
         responses are freed at once instead of with the next full collection.
         """
         self._deadlines.close()
-        self.flow.close()
-        for call in self.open_calls():
+        self.flow.stop()
+        calls = self.open_calls()
+        # All first: what a service does when one call ends may concern another one.
+        for call in calls:
             self._output.forget(call)
+        for call in calls:
             call.abandon(CancelReason.DISCONNECTED)
         self._output.take()
+        self.flow.close()
         self.connection.lose()
