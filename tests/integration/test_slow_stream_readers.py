@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 from support.raw_http2 import DATA, END_STREAM, PREFACE, SETTINGS, Http2Peer, frame, grpc_head, grpc_message
 from support.server_process import ServerProcess, serving
 from support.slow_client import slow_post
+from support.waiting import wait_until
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 CONFIG = """
@@ -210,6 +211,13 @@ def request_without_window(server: ServerProcess, transport: str, request_id: st
     return list(head.items()), body
 
 
+def arrived(server: ServerProcess, ids: list[str]) -> int:
+    """Return how many requests are in the model, or have been ended for those that wait."""
+    found = server.get("/v2/models/execute/explain").json
+    ended = [each for each in ids if re.search(rf"request id: {each}\].*too slowly", server.log_text())]
+    return int(found["waiting"] + found["executing"]) + len(ended)
+
+
 @pytest.mark.parametrize("count", [3, 10])
 @pytest.mark.parametrize("transport", [GRPC, SSE])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one-connection", "one-connection-each"])
@@ -226,6 +234,7 @@ def test_one_request_ends_readers_without_a_window(
             peer.send(peer.headers(stream_id, head) + frame(DATA, END_STREAM, stream_id, body))
         for peer in peers:
             assert peer.goes_on(b"")
+        wait_until(lambda: arrived(server, ids) == count, "a request did not reach the model")
         assert pages(server, "execute", 5) == [0, 1, 2, 3, 4]
         for request_id in ids:
             # The log is written a moment after the response.
