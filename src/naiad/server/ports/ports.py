@@ -36,6 +36,7 @@ from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
 from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
+from naiad.options.flag import limits_of
 from naiad.options.network.access_options import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
@@ -369,7 +370,7 @@ class Ports:
         server = Http2Server(
             self._service if counted is None else AccountedService(counted, self._service),
             self._loop,
-            _http2_limits(options.grpc, options.http.body_timeout_s),
+            _http2_limits(options.http, options.grpc),
             addresses=self._connections_of_addresses,
             rule=rule,
             run_in_thread=self._side_threads.run,
@@ -385,34 +386,17 @@ class Ports:
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:
-    return Http1Limits(
-        connections=options.max_connections,
-        body_bytes=options.max_body_bytes,
-        head_bytes=options.max_header_bytes,
-        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
-        header_count=options.max_header_count,
-        pipelined_requests=options.max_pipelined_requests,
-        head_timeout_s=options.header_timeout_s,
-        body_timeout_s=options.body_timeout_s,
-        idle_timeout_s=options.idle_timeout_s,
-    )
+    target_bytes = min(options.max_header_bytes, Http1Limits().target_bytes)
+    return Http1Limits(target_bytes=target_bytes, **limits_of(options, Http1Limits))
 
 
-def _http2_limits(options: GrpcOptions, body_timeout_s: float) -> Http2Limits:
+def _http2_limits(http: HttpOptions, grpc: GrpcOptions) -> Http2Limits:
+    """Return the limits of connections for gRPC and REST: options of gRPC, and of HTTP where gRPC has none."""
     return Http2Limits(
-        body_timeout_s=body_timeout_s,
-        connections=options.max_connections,
-        concurrent_streams=options.max_concurrent_streams,
-        message_bytes=options.max_message_bytes,
-        decompressed_bytes=options.max_decompressed_bytes,
-        decompression_ratio=options.max_decompression_ratio,
-        header_list_bytes=options.max_header_bytes,
-        header_fields=options.max_header_count,
-        resets_burst=20 * options.max_resets_per_s,
-        resets_per_s=options.max_resets_per_s,
-        control_frames_burst=10 * options.max_control_frames_per_s,
-        control_frames_per_s=options.max_control_frames_per_s,
-        keepalive=_keepalive_rules(options),
+        resets_burst=20 * grpc.max_resets_per_s,
+        control_frames_burst=10 * grpc.max_control_frames_per_s,
+        keepalive=_keepalive_rules(grpc),
+        **{**limits_of(http, Http2Limits), **limits_of(grpc, Http2Limits)},
     )
 
 
