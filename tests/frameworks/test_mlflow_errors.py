@@ -169,7 +169,7 @@ def test_dates_of_every_unit_are_text(unit):
     assert (found[0][:19], missing) == (DATE, ["NaT"])
 
 
-def test_dates_of_python_are_text_as_numpy_has_them():
+def test_dates_of_python_are_text():
     assert column_of(DataType.datetime, pandas.to_datetime([DATE], utc=True)) == [[f"{DATE}+00:00"]]
 
 

@@ -296,7 +296,7 @@ def nullable(table):
         (nullable, [[30, 30], [np.nan, 50]]),
     ],
 )
-def test_results_of_pandas_and_numpy_2_have_a_datatype(tmp_path, function, wanted):
+def test_results_of_pandas_have_a_datatype(tmp_path, function, wanted):
     estimator = FunctionTransformer(function, validate=False).fit(np.zeros((2, 1)))
     config = 'input { name: "input__0" data_type: TYPE_FP64 dims: 1 }'
     found = run(load_estimator(tmp_path, config, estimator), {"input__0": np.array([[30.0], [50.0]])}, "transform")

@@ -321,7 +321,7 @@ def test_model_config_outside_execution_is_an_error():
 STRINGS = np.dtypes.StringDType()
 
 
-def test_grouped_strings_of_numpy_2_are_merged_and_padded():
+def test_strings_of_numpy_2_are_merged():
     @batch
     @group_by_values("key", pad_fn=ConstantPadder())
     def infer(key, x):
