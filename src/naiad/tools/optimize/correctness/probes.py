@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.correctness.coverage import Coverage, InputCoverage, shared_lengths
@@ -99,7 +100,7 @@ def unusual(coverage: Coverage) -> Iterator[Probe]:
                 array = sample[each.name].copy()
                 array.reshape(-1)[number % 2 :: 2 if array.size > 1 else 1] = np.nan
                 yield _named(f"missing values (NaN) in '{each.name}'", {**sample, each.name: array})
-        elif each.kind in "OSU":
+        elif each.kind in STRING_KINDS:
             for sample in coverage.kept[:_INCOMPLETE]:
                 yield _named(f"longer strings of '{each.name}'", {**sample, each.name: _longer(sample[each.name])})
 
