@@ -92,21 +92,21 @@ class ColumnSums:
             left = np.maximum(self._errors / self.rows - rounding, 0)
             residuals = np.where(varies, left / np.maximum(self._reference_variance(variance), 1e-300), 0)
             column = int(residuals.argmax())
-            yield ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
-            if self._kind is Kind.PROBABILITIES:
-                yield from self._likely_classes(variance)
+            found = ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
+            yield max(found, self._of_likely_classes(variance), key=lambda each: each.excess)
         varies &= variance >= self._least_variance(variance)
         if varies.any() and tolerance.gain:
             yield from self._gains(variance[varies], np.flatnonzero(varies), tolerance.gain)
         if varies.any() and tolerance.bias:
             yield from self._shifts(variance[varies], np.flatnonzero(varies), tolerance.bias)
 
-    def _likely_classes(self, variance: Array) -> Iterator[ColumnFinding]:
-        """Judge the classes of a table with many classes by their own variance, which is small there."""
+    def _of_likely_classes(self, variance: Array) -> ColumnFinding:
+        """Judge the classes of an output with many classes by their own variance, which is small there."""
         is_said = (self._likely >= FEWEST_ROWS) & (variance >= _LEAST_LIKELY_VARIANCE)
+        is_said &= self._kind is Kind.PROBABILITIES
         residuals = np.where(is_said, self._errors / self.rows / np.maximum(variance, _LEAST_LIKELY_VARIANCE), 0)
         column = int(residuals.argmax())
-        yield ColumnFinding("column", column, float(residuals[column]), _LIKELY_RESIDUAL)
+        return ColumnFinding("column", column, float(residuals[column]), _LIKELY_RESIDUAL)
 
     def _gains(self, variance: Array, columns: Array, limit: float) -> Iterator[ColumnFinding]:
         rows = self.rows

@@ -113,12 +113,11 @@ class OutputComparison:
         if self.has_classes and self.top1_agreement < 1 and self._class_excess() > self.worst_excess:
             return self._class_excess(), f"{self.name}, the same class in {self.top1_agreement:.2%}"
         text, excess = self.name, self.worst_excess
-        columns = [each for each in self._findings() if each.check == "column"]
-        if columns:
-            found = max(columns, key=lambda each: each.excess)
-            column = f", column {found.column}" if self.classes > 1 else ""
-            text += f"{column}, R2 {_share(1 - found.value)}"
-            excess = max(excess, found.excess)
+        for each in self._findings():
+            if each.check == "column":
+                column = f", column {each.column}" if self.classes > 1 else ""
+                text += f"{column}, R2 {_share(1 - each.value)}"
+                excess = max(excess, each.excess)
         return excess, f"{text}, an element at {self.worst_excess:.0%} of its limit"
 
     def unlikely_classes(self) -> int:

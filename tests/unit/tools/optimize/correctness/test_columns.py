@@ -214,14 +214,21 @@ def probabilities(scores):
 
 
 def test_class_that_is_rarely_likely_keeps_its_rows():
-    scores = np.random.default_rng(5).normal(size=(100, 60)) * 2
-    rounded = probabilities(scores + 0.02 * np.random.default_rng(6).normal(size=scores.shape))
-    swapped = rounded[:, [1, 0, *range(2, 60)]]
+    random = np.random.default_rng(5)
+    scores = random.normal(size=(100, 60)) * 0.5
+    scores[np.arange(100), random.integers(2, 60, 100)] += 5
+    rounded = probabilities(scores + 0.02 * random.normal(size=scores.shape))
     rows = probabilities(scores)
+    assert checks(table(rows, rounded, Precision.INT8)) == []
+    scores[:, 1] += np.where(np.arange(100) % 3, 0, 2)
+    rows, rounded = probabilities(scores), probabilities(scores + 0.02 * random.normal(size=scores.shape))
+    swapped = rounded[:, [1, 0, *range(2, 60)]]
     assert checks(table(rows, rounded, Precision.INT8)) == []
     ((check, column),) = checks(table(rows, swapped, Precision.INT8))
     assert check == "column"
     assert column in (0, 1)
+    constant = np.where(np.arange(60) == 1, rows.mean(0), rounded).astype(np.float32)
+    assert checks(table(rows, constant, Precision.INT8)) == [("column", 1)]
 
 
 def test_classes_that_no_sample_shows_are_named():
