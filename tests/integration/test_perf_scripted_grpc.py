@@ -14,7 +14,14 @@ import pytest
 
 from naiad.cli.perf.command import run
 from support import scripted_server as http
-from support.scripted_grpc_server import GrpcAnswer, GrpcScript, right, scripted_grpc_server
+from support.scripted_grpc_server import (
+    GrpcAnswer,
+    GrpcScript,
+    StreamScript,
+    in_stream,
+    right,
+    scripted_grpc_server,
+)
 from support.scripted_server import hang, scripted_server
 
 SHORT = ("-p", "1000", "-r", "2", "-q")
@@ -56,6 +63,7 @@ WRONG: dict[str, GrpcAnswer] = {
     "another datatype": right(datatype="INT32"),
     "another name": right(name="OTHER"),
     "no outputs": b"\x0a\x04echo",
+    "another model": right(model="other"),
 }
 
 
@@ -202,3 +210,47 @@ def test_two_modes_are_named(protocol: str, load: tuple[str, ...], perf: Perf) -
         _, row, text = perf(server.url, *load, "--duration", "6", "-s", "0.001", protocol=protocol)
     assert "latency has two modes: " in text
     assert not row["errors"]
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+def twice(number: int, request_id: str) -> list[bytes]:
+    return [in_stream(right(request_id=request_id))] * (2 if number % 20 == 5 else 1)
+
+
+def twice_before_the_end(number: int, request_id: str) -> list[bytes]:
+    message = right(request_id=request_id)
+    copies = [in_stream(message, is_final=False)] if number % 20 == 5 else []
+    return [*copies, in_stream(message, is_final=True)]
+
+
+def to_no_request(number: int, request_id: str) -> list[bytes]:
+    return [in_stream(right(request_id="nobody" if number % 20 == 5 else request_id))]
+
+
+WRONG_STREAMS: dict[str, StreamScript] = {
+    "twice": twice,
+    "twice before the end": twice_before_the_end,
+    "to no request": to_no_request,
+}
+
+
+@pytest.mark.parametrize("script", WRONG_STREAMS.values(), ids=WRONG_STREAMS)
+def test_stream_with_other_responses_than_due_fails(script: StreamScript, perf: Perf) -> None:
+    with scripted_grpc_server(answering(right()), script) as server:
+        status, row, text = perf(server.url, "--streaming", "--request-count", "100", "--concurrency-range", "2")
+    assert status == 1
+    assert row["request_count"] < 100
+    assert sum(errors_of(row).values()) == 100 - row["request_count"]
+    assert "response" in row["errors"][0]["message"]
+    assert "had a wrong answer" in text or "are more than --max-errors 1%" in text
+
+
+def test_stream_with_one_response_for_each_request_passes(perf: Perf) -> None:
+    for is_final in (None, True):
+        with scripted_grpc_server(
+            answering(right()), lambda _, key, end=is_final: [in_stream(right(request_id=key), is_final=end)]
+        ) as server:
+            status, row, _ = perf(server.url, "--streaming", "--request-count", "100", "--concurrency-range", "4")
+        assert (status, row["request_count"], row["errors"]) == (0, 100, [])
