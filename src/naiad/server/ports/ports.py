@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
@@ -27,6 +27,7 @@ from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.cors import Cors
+from naiad.frontend.rest.metrics_port import Respond as RespondMetrics
 from naiad.frontend.rest.metrics_port import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
@@ -62,12 +63,12 @@ _METRICS_BODY_BYTES = 65536
 
 _ALPN = ("h2", "http/1.1")
 
+OpenService: TypeAlias = Callable[[str, Connections, ssl.SSLContext | None], Service]
+"""Opens the service of a port, from the prefix of its flags."""
+
 
 class Ports:
-    """Opens the ports from the options; each is bound, none listens yet. Raises InferError.
-
-    One of several server processes overrides the methods that open ports.
-    """
+    """Opens the ports from the options; each is bound, none listens yet. Raises InferError."""
 
     def __init__(
         self,
@@ -76,8 +77,14 @@ class Ports:
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
         distribution: Distribution | None = None,
+        open_service: OpenService | None = None,
+        respond_metrics: RespondMetrics | None = None,
     ) -> None:
-        """`distribution` lets the other processes of the server take part in operations."""
+        """One of several processes lets the other ones take part in operations (`distribution`), opens no port itself
+        (`open_service`), and responds with the metrics of all (`respond_metrics`).
+        """
+        self._open_service = open_service or self._open_port
+        self._respond_metrics = respond_metrics or in_slices(engine.views.metrics_in_slices, loop.call_soon)
         self._budget = budget
         most = options.max_connections_per_address
         self._connections_of_addresses = AddressLimit(most) if most else None
@@ -110,6 +117,10 @@ class Ports:
         self._vertex_ai: VertexAi | None = None
         """Set if it is served."""
         self.metrics: Service | None = None
+        self._open_services()
+
+    def _open_services(self) -> None:
+        options = self._options
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
         else:
@@ -324,7 +335,7 @@ class Ports:
         return server
 
     def _metrics_route(self) -> Handle:
-        return metrics_route(in_slices(self._engine.views.metrics_in_slices, self._loop.call_soon), self._keys)
+        return metrics_route(self._respond_metrics, self._keys)
 
     def _metrics(self) -> Service:
         handle, _ = self._accounted(self._codings.wrap_responses(self._metrics_route()))
@@ -334,6 +345,9 @@ class Ports:
         return self._open("metrics", self._noting(server))
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
+        return self._open_service(flag, connections, tls)
+
+    def _open_port(self, flag: str, connections: Connections, tls: ssl.SSLContext | None) -> Service:
         return ServiceEndpoint(self._addresses[flag], connections, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
