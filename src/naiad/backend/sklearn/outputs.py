@@ -47,7 +47,7 @@ def plan_outputs(config: ModelConfig, estimator: Any, parameters: Parameters) ->
     if not methods:
         raise invalid_argument(
             f"model '{config.name}': the {type(estimator).__name__} has none of the methods {', '.join(METHODS)}; "
-            "the file must hold a fitted estimator"
+            f"the file must hold a fitted estimator{_estimators_in(estimator)}"
         )
     names = [output.name for output in config.output]
     if names and {_base(name) for name in names} <= set(METHODS):
@@ -71,6 +71,13 @@ def plan_outputs(config: ModelConfig, estimator: Any, parameters: Parameters) ->
             f"({', '.join(calls)}); name in the parameter 'method' a method for each output, in their order"
         )
     return dict(zip(names or calls, calls.values(), strict=True))
+
+
+def _estimators_in(value: Any) -> str:
+    """Return where a list or dictionary has estimators, to be saved by themselves."""
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    found = [repr(name) for name, each in entries if hasattr(each, METHODS[0])][:3]
+    return f": save its entry {', '.join(found)} by itself, or all steps as one Pipeline" if found else ""
 
 
 def _base(name: str) -> str:
