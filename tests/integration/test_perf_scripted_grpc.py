@@ -226,7 +226,7 @@ def twice_before_the_end(number: int, request_id: str) -> list[bytes]:
 
 
 def to_no_request(number: int, request_id: str) -> list[bytes]:
-    return [in_stream(right(request_id="nobody" if number % 20 == 5 else request_id))]
+    return [in_stream(right(request_id="none" if number % 20 == 5 else request_id))]
 
 
 WRONG_STREAMS: dict[str, StreamScript] = {

@@ -45,7 +45,7 @@ class Probe:
     row_name: str = ""
     """What it is called as a row of batches; empty if it is none."""
     is_beyond: bool = False
-    """Its values are beyond those of the samples."""
+    """Its values are beyond the range of the samples."""
     is_only_named: bool = False
     """Whether users send such inputs is not known: a difference is named, and rejects no candidate."""
 

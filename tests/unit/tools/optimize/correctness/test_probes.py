@@ -63,7 +63,7 @@ def test_other_lengths_change_all_inputs_of_that_length():
     assert variable_lengths(found, {"ids": [], "x": [0]}) == {(3, 3): [("x", 0)]}
 
 
-def test_samples_of_several_lengths_get_shorter_and_longer_ones():
+def test_several_lengths_get_shorter_and_longer_ones():
     samples = [{"ids": np.arange(length), "mask": np.ones(length, np.int64)} for length in (7, 4, 9, 5)]
     made = list(lengths(coverage(samples), {}))
     assert {probe.what for probe in made} == {"other lengths of 'ids', 'mask' than 4 to 9"}
@@ -252,7 +252,7 @@ def test_numbers_are_shown_in_ranges():
 
 
 class ServerOf100Rows(CallableRunner):
-    """A model on a server whose batches are larger than those of a file."""
+    """A model on a server whose batches are larger than a file has."""
 
     max_batch = 100
 
