@@ -96,5 +96,5 @@ def _unload(room: Room, served: Served, before: int) -> None:
     end_s = time.monotonic() + _SETTLE_S
     while (after := _used_bytes(room)) > before + _SLACK_BYTES and time.monotonic() < end_s:
         time.sleep(0.2)
-    figures = {"before_mib": before >> 20, "loaded_mib": loaded >> 20, "after_mib": after >> 20}
+    figures: dict[str, Any] = {"before_mib": before >> 20, "loaded_mib": loaded >> 20, "after_mib": after >> 20}
     room.judge("memory after unload", after <= before + _SLACK_BYTES, **figures)

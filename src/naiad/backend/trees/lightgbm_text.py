@@ -74,7 +74,7 @@ def _numbers(tree: Mapping[str, str], name: str, count: int, dtype: type = np.in
     if name not in tree:
         raise ValueError(f"'{name}' is missing")
     try:
-        found = np.array(tree[name].split(), dtype)
+        found: Array = np.array(tree[name].split(), dtype)
     except (ValueError, OverflowError):
         raise ValueError(f"'{name}' has something else than numbers: {excerpt(tree[name])}") from None
     if len(found) != count:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from naiad.backend.cores import usable_cores
 from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.engine import Engine
@@ -17,6 +18,7 @@ from naiad.frontend.accounting.http import HttpAccounting
 from naiad.frontend.connections.endpoint import AddressLimit
 from naiad.frontend.context import RejectEarly
 from naiad.frontend.control import ControlCalls, Distribution
+from naiad.frontend.dashboard.live_feed import AskLive, LiveFeed, ServerFacts
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
@@ -36,7 +38,7 @@ from naiad.frontend.thread_pool import ThreadPool
 from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
-from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
+from naiad.operations.table import served_operations
 from naiad.options.flag import limits_of
 from naiad.options.network.access_options import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
@@ -79,9 +81,10 @@ class Ports:
         distribution: Distribution | None = None,
         open_service: OpenService | None = None,
         respond_metrics: RespondMetrics | None = None,
+        ask_live: AskLive | None = None,
     ) -> None:
         """One of several processes lets the other ones take part in operations (`distribution`), opens no port itself
-        (`open_service`), and responds with the metrics of all (`respond_metrics`).
+        (`open_service`), and responds with the metrics (`respond_metrics`) and the live state (`ask_live`) of all.
         """
         self._open_service = open_service or self._open_port
         self._respond_metrics = respond_metrics or in_slices(engine.views.metrics_in_slices, loop.call_soon)
@@ -110,6 +113,8 @@ class Ports:
             options.http.max_decompression_ratio,
         )
         self.control_calls = self._make_control_calls(distribution)
+        self.live = LiveFeed(engine, _facts(options), ask_live, self._index_threads.run)
+        """The live streams."""
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
@@ -215,7 +220,8 @@ class Ports:
             calls=self.control_calls,
             may_bring_files=self._may_bring_files(access.http_restricted),
             run_in_thread=self._index_threads.run,
-            operations=OPERATIONS if options.docs else WITHOUT_PAGES,
+            operations=served_operations(docs=options.docs, dashboard_page=options.serves_dashboard),
+            live=self.live,
         )
         router = self._router = api.router()
         rule = self._rule(access.http_restricted, "API")
@@ -397,6 +403,12 @@ class Ports:
             rest_side.note_invalid = counted.note_invalid
         self._http2_servers.append(server)
         return server
+
+
+def _facts(options: ServerOptions) -> ServerFacts:
+    repository = options.repository
+    mode = "poll" if repository.is_development else repository.control_mode
+    return ServerFacts(options.process_count, usable_cores() * options.process_count, mode)
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:
