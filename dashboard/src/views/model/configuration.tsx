@@ -84,7 +84,7 @@ function Fields(props: { config: Config; completed: readonly string[] }) {
                     {showsAll.value ? "Hide empty fields" : `Show ${hidden} empty fields`}
                 </button>
             )}
-            <Copy text={JSON.stringify(props.config, null, 2)} label="Copy the configuration as JSON">Copy as JSON</Copy>
+            <Copy text={JSON.stringify(props.config, null, 2)} label="Copy as JSON">Copy as JSON</Copy>
         </div>
     );
     return (
