@@ -90,6 +90,8 @@ test("the reason of a server that shuts down is shown", async (t) => {
     const { server, page } = await scene(t, { models: [row("digits")] });
     await page.waitForSelector(".card");
     server.send("gone", { reason: "The server shuts down for an update." });
+    for (const stream of server.streams) stream.end();
+    await page.waitForTimeout(100);
     await server.stop();
     await page.getByText("The server shuts down for an update.").waitFor();
     await server.start(server.port);
