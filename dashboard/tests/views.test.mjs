@@ -21,7 +21,7 @@ const VIEWS = [
     ["versions", "#/models/scale/versions", "canary"],
     ["pipelines", "#/pipeline", "All ensembles"],
     ["pipeline", "#/pipeline/page_reader", "Tensors flow from left to right"],
-    ["traffic", "#/traffic", "is negative"],
+    ["traffic", "#/traffic", "<b>is</b> negative"],
     ["rollout", "#/rollout", "Roll back"],
     ["control", "#/control", "Reload"],
 ];
@@ -62,7 +62,7 @@ test("keyboard only: from the skip link to a model, its tabs, and a dialog", asy
     await press("Tab", "Skip to the content");
     await page.keyboard.press("Enter");
     assert.match(await focused(page), /^main/);
-    await press("Tab", "Filter"); // The search field has its name from its label.
+    await press("Tab", "Filter");
     await page.keyboard.type("detec");
     await press("Tab", "detect");
     await page.keyboard.press("Enter");
