@@ -14,6 +14,7 @@ from naiad.client.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.http1 import Http1Pool
 from naiad.client.http2 import Http2Pool
 from naiad.client.live_events import LiveEvent
+from naiad.client.notebook import StatisticsRows, result_html
 from naiad.client.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import from_numpy
@@ -70,6 +71,9 @@ class InferResult(Mapping[str, Array]):
     def __repr__(self) -> str:
         outputs = ", ".join(f"{spec.name} {spec.datatype.value}{list(spec.shape)}" for spec in self.specs)
         return f"InferResult({self.model_name} {self.model_version}: {outputs})"
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 class Client:
@@ -235,7 +239,7 @@ class Client:
         self, model: str = "", version: str = "", *, timeout_s: float | None = None
     ) -> list[dict[str, Any]]:
         """Return counts and durations, a row per version; of all models without a name."""
-        return await self._within(timeout_s, self._calls.statistics(model, version))
+        return StatisticsRows(await self._within(timeout_s, self._calls.statistics(model, version)))
 
     async def explain(self, model: str, version: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
