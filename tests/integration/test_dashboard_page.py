@@ -25,7 +25,7 @@ pytestmark = [needs_node, needs_modules, pytest.mark.timeout(LIMIT_S + 60)]
 def run_tests(name: str, **variables: str) -> None:
     """Run a test file of the dashboard with Node.js; its report is the message of a failure."""
     assert NODE is not None
-    command = [NODE, "--test", "--test-reporter=spec", "--test-timeout=180000", f"tests/{name}"]
+    command = [NODE, "--test", "--test-reporter=spec", f"--test-timeout={LIMIT_S * 1000}", f"tests/{name}"]
     environment = {**os.environ, **variables, **({"CHROMIUM": PROGRAM} if PROGRAM else {})}
     found = subprocess.run(
         command, cwd=DASHBOARD, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
