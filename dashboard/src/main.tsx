@@ -1,25 +1,31 @@
-/** The page: its frame, and the view of the address. */
+/** The page: the view of the address, in its frame. */
 
 import { render } from "preact";
-import { Playground } from "./playground/playground";
-import { MODEL_TABS, modelHref, route } from "./routes";
-import { connect, connection } from "./state/connection";
-import { models } from "./state/store";
+import { route, type View } from "./routes";
+import { connect } from "./state/connection";
+import { Control } from "./views/control";
+import { Frame } from "./views/frame";
+import { Model } from "./views/model/model";
+import { Overview } from "./views/overview";
+import { Pipeline } from "./views/pipeline";
+import { Rollout } from "./views/rollout";
+import { Traffic } from "./views/traffic";
+
+const VIEWS: Record<View, () => preact.JSX.Element> = {
+    overview: Overview,
+    model: Model,
+    pipeline: Pipeline,
+    traffic: Traffic,
+    rollout: Rollout,
+    control: Control,
+};
 
 function Page() {
-    const shown = route.value;
+    const Shown = VIEWS[route.value.view];
     return (
-        <main>
-            <p>{connection.value.phase}</p>
-            {shown.view === "model" ? (
-                <>
-                    <nav>{MODEL_TABS.map((tab) => <a href={modelHref(shown.model, tab)}>{tab}</a>)}</nav>
-                    {shown.tab === "try" && <Playground key={shown.model} model={shown.model} />}
-                </>
-            ) : (
-                <ul>{models.value?.map((row) => <li><a href={modelHref(row.name)}>{row.name}</a></li>)}</ul>
-            )}
-        </main>
+        <Frame>
+            <Shown />
+        </Frame>
     );
 }
 

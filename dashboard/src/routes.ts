@@ -4,26 +4,36 @@ import { signal } from "@preact/signals";
 
 export type ModelTab = "now" | "config" | "versions" | "try";
 export const MODEL_TABS: readonly ModelTab[] = ["now", "config", "versions", "try"];
-const VIEWS = ["pipeline", "traffic", "rollout", "control"] as const;
+export type View = "overview" | "model" | "pipeline" | "traffic" | "rollout" | "control";
 
-export type Route =
-    | { view: "overview" }
-    | { view: "model"; model: string; tab: ModelTab }
-    | { view: (typeof VIEWS)[number] };
+/** `model` is empty for views that show none in particular. */
+export interface Route {
+    view: View;
+    model: string;
+    tab: ModelTab;
+}
 
-/** Read `#/models/NAME/TAB`, `#/traffic` and the like; anything else is the overview. */
+const WITH_MODEL = ["pipeline", "rollout"] as const;
+const ALONE = ["traffic", "control"] as const;
+
+/** Read `#/models/NAME/TAB`, `#/pipeline/NAME`, `#/traffic` and the like; anything else is the overview. */
 export function parseRoute(hash: string): Route {
-    const parts = hash.replace(/^#\/?/, "").split("/");
-    if (parts[0] === "models" && parts[1]) {
-        const tab = MODEL_TABS.find((each) => each === parts[2]) ?? "now";
-        return { view: "model", model: decode(parts[1]), tab };
+    const [first, second, third] = hash.replace(/^#\/?/, "").split("/");
+    if (first === "models" && second) {
+        return { view: "model", model: decode(second), tab: MODEL_TABS.find((each) => each === third) ?? "now" };
     }
-    const view = VIEWS.find((each) => each === parts[0]);
-    return view ? { view } : { view: "overview" };
+    const view = WITH_MODEL.find((each) => each === first);
+    if (view) return { view, model: decode(second ?? ""), tab: "now" };
+    return { view: ALONE.find((each) => each === first) ?? "overview", model: "", tab: "now" };
 }
 
 export function modelHref(model: string, tab: ModelTab = "now"): string {
     return `#/models/${encodeURIComponent(model)}${tab === "now" ? "" : `/${tab}`}`;
+}
+
+export function viewHref(view: View, model = ""): string {
+    if (view === "overview") return "#/";
+    return model ? `#/${view}/${encodeURIComponent(model)}` : `#/${view}`;
 }
 
 function decode(part: string): string {

@@ -25,7 +25,7 @@ export const connection = signal<Connection>({ phase: "connecting" });
 function query(): string {
     const shown = route.value;
     const fields = new URLSearchParams();
-    if (shown.view === "model" && shown.tab !== "try") fields.set("model", shown.model);
+    if (shown.model && shown.view !== "rollout" && shown.tab !== "try") fields.set("model", shown.model);
     if (shown.view === "traffic" && server.value?.allowed.logging.allowed) fields.set("log", "true");
     const text = fields.toString();
     return text ? `?${text}` : "";

@@ -8,6 +8,8 @@ import { EMPTY, summarize, type Summary } from "./summary";
 const MAX_FAILURES = 500;
 const MAX_LOG_LINES = 2000;
 const MANY_VERSIONS = 200;
+/** Rates of calls are over this time. */
+const CALLS_MS = 6000;
 
 export type Failure = FailuresEvent["failures"][number];
 export type LogLine = LogEvent["lines"][number] & { id: number };
@@ -35,6 +37,7 @@ const summaries = new Map<string, Signal<Summary>>();
 /** Models whose summary has to change with time, as they served something within the last minute. */
 const active = new Set<string>();
 let nextLine = 0;
+let seenCalls: { at_ms: number; calls: DetailEvent["calls"] }[] = [];
 
 /** The present figures of a model, over its versions. */
 export function summaryOf(model: string): Signal<Summary> {
@@ -56,7 +59,7 @@ const HANDLERS: Record<string, (data: never) => void> = {
     server: onServer,
     models: onModels,
     sample: onSample,
-    detail: (event: DetailEvent) => (detail.value = event),
+    detail: onDetail,
     failures: onFailures,
     log: onLog,
 };
@@ -131,6 +134,33 @@ function historyOf(model: string, version: string): VersionHistory {
     let history = versions.get(version);
     if (!history) versions.set(version, (history = new VersionHistory()));
     return history;
+}
+
+function onDetail(event: DetailEvent): void {
+    const isSame = detail.value?.model === event.model;
+    detail.value = event;
+    const now_ms = Date.now();
+    seenCalls = [...(isSame ? seenCalls : []).filter((each) => each.at_ms > now_ms - CALLS_MS), { at_ms: now_ms, calls: event.calls }];
+}
+
+/** What the detailed model called in the last seconds; null if the stream has not said it yet. */
+export function recentCalls(callee: string): { rate: number; failed: number; mean_us: number | null } | null {
+    void sample.value; // Without calls there is no detail, but time goes on.
+    const first = seenCalls[0];
+    const last = seenCalls[seenCalls.length - 1];
+    const now = last?.calls[callee];
+    if (!first || !last || !now) return null;
+    const before = first.calls[callee] ?? { success: 0, failure: 0, duration_ns: 0 };
+    const seconds = (Date.now() - first.at_ms) / 1000;
+    const calls = now.success + now.failure - before.success - before.failure;
+    const total = now.success + now.failure;
+    if (calls < 0 || seconds < 0.5) return { rate: 0, failed: 0, mean_us: total ? now.duration_ns / total / 1000 : null };
+    const mean_ns = calls ? (now.duration_ns - before.duration_ns) / calls : total ? now.duration_ns / total : null;
+    return {
+        rate: calls / seconds,
+        failed: Math.max(0, now.failure - before.failure) / seconds,
+        mean_us: mean_ns === null ? null : Math.max(0, mean_ns) / 1000,
+    };
 }
 
 function onFailures(event: FailuresEvent): void {

@@ -1,0 +1,20 @@
+/** A line without axes. It has no label of its own: the figure beside it says the value. */
+
+const WIDTH = 120;
+const HEIGHT = 32;
+
+export function Spark(props: { values: readonly number[]; points?: number }) {
+    const points = props.points ?? 60;
+    const values = [...Array<number>(Math.max(0, points - props.values.length)).fill(0), ...props.values.slice(-points)];
+    const top = Math.max(1e-9, ...values);
+    const place = (value: number, i: number) =>
+        `${((i * WIDTH) / (points - 1)).toFixed(1)},${(HEIGHT - 1.5 - (value / top) * (HEIGHT - 4)).toFixed(1)}`;
+    const line = values.map(place).join(" ");
+    const isFlat = top <= 1e-9;
+    return (
+        <svg class={isFlat ? "spark is-flat" : "spark"} viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true" focusable="false">
+            {!isFlat && <polygon points={`0,${HEIGHT} ${line} ${WIDTH},${HEIGHT}`} />}
+            <polyline points={line} />
+        </svg>
+    );
+}
