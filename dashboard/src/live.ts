@@ -34,7 +34,7 @@ export interface ModelsEvent {
 
 export interface ModelRow {
   name: string;
-  /** Backend or platform; "ensemble" for pipelines. */
+  /** Backend or platform; "ensemble" for pipelines; empty while no version is loaded. */
   backend: string;
   versions: { version: string; state: "UNKNOWN" | "READY" | "UNAVAILABLE" | "LOADING" | "UNLOADING"; reason: string }[];
   /** The share of requests by version, if a rollout is under way. */
@@ -109,7 +109,10 @@ export interface RequestTimes {
   response_us: number;
 }
 
-/** Requests that failed since the last event: at most 50 an interval, `left_out` counts the others. */
+/**
+ * Requests that failed since the last event: at most 50 an interval, `left_out` counts the others. Without the category
+ * `logging`, `id` and `message` are empty, and so is `id` of RequestTimes: they are texts of other clients.
+ */
 export interface FailuresEvent {
   failures: { time_ms: number; id: string; model: string; version: string; code: string; message: string }[];
   left_out: number;

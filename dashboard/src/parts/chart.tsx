@@ -7,16 +7,21 @@ export interface Series {
     label: string;
     /** The name of a colour of tokens.css. */
     color: string;
-    values: readonly number[];
+    /** null: there is no value, as nothing happened. */
+    values: readonly (number | null)[];
 }
 
 const HEIGHT = 180;
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 
 /** Lay series on one another: the first is the lowest. */
-function stack(series: readonly Series[]): number[][] {
-    let below: number[] = [];
-    return series.map((each) => (below = each.values.map((value, i) => value + (below[i] ?? 0))));
+function stack(series: readonly Series[]): (number | null)[][] {
+    let below: (number | null)[] = [];
+    return series.map((each) => (below = each.values.map((value, i) => (value === null ? null : value + (below[i] ?? 0)))));
+}
+
+function lastOf(series: Series): number {
+    return series.values.findLast((value) => value !== null) ?? 0;
 }
 
 /** `times_ms` are the horizontal axis; `format` writes values of the vertical one. */
@@ -47,7 +52,7 @@ export function StackedChart(props: { times_ms: readonly number[]; series: reado
     useEffect(() => {
         chart.current?.setData(data);
     });
-    const last = props.series.map((each) => `${each.label} ${props.format(each.values[each.values.length - 1] ?? 0)}`);
+    const last = props.series.map((each) => `${each.label} ${props.format(lastOf(each))}`);
     return (
         <figure class="chart">
             <div ref={place} role="img" aria-label={`${props.label}. Now: ${last.join(", ")}.`} />
@@ -62,7 +67,7 @@ function Legend(props: { series: readonly Series[]; format: (value: number) => s
             {props.series.map((each) => (
                 <span key={each.label}>
                     <i style={{ background: `var(${each.color})` }} />
-                    {each.label} <b>{props.format(each.values[each.values.length - 1] ?? 0)}</b>
+                    {each.label} <b>{props.format(lastOf(each))}</b>
                 </span>
             ))}
         </figcaption>

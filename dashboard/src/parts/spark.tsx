@@ -5,16 +5,18 @@ const HEIGHT = 32;
 
 export function Spark(props: { values: readonly number[]; points?: number }) {
     const points = props.points ?? 60;
-    const values = [...Array<number>(Math.max(0, points - props.values.length)).fill(0), ...props.values.slice(-points)];
+    const values = props.values.slice(-points);
+    const missing = points - values.length; // Before the page looked: no line there.
     const top = Math.max(1e-9, ...values);
     const place = (value: number, i: number) =>
-        `${((i * WIDTH) / (points - 1)).toFixed(1)},${(HEIGHT - 1.5 - (value / top) * (HEIGHT - 4)).toFixed(1)}`;
+        `${(((missing + i) * WIDTH) / (points - 1)).toFixed(1)},${(HEIGHT - 1.5 - (value / top) * (HEIGHT - 4)).toFixed(1)}`;
     const line = values.map(place).join(" ");
     const isFlat = top <= 1e-9;
+    const from = ((missing * WIDTH) / (points - 1)).toFixed(1);
     return (
         <svg class={isFlat ? "spark is-flat" : "spark"} viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true" focusable="false">
-            {!isFlat && <polygon points={`0,${HEIGHT} ${line} ${WIDTH},${HEIGHT}`} />}
-            <polyline points={line} />
+            {!isFlat && <polygon points={`${from},${HEIGHT} ${line} ${WIDTH},${HEIGHT}`} />}
+            <polyline points={isFlat ? `0,${HEIGHT - 1.5} ${WIDTH},${HEIGHT - 1.5}` : line} />
         </svg>
     );
 }

@@ -29,7 +29,7 @@ export const logLines = signal<LogLine[]>([]);
 export const logLeftOut = signal(0);
 /** Requests per second of all models, sample by sample. */
 export const totalRates = signal<number[]>([]);
-/** Times of the samples, oldest first. */
+/** Times of the samples that a difference to the one before is known of, oldest first. */
 export let sampleTimes: number[] = [];
 
 const histories = new Map<string, Map<string, VersionHistory>>();
@@ -112,7 +112,7 @@ function onSample(event: SampleEvent): void {
         historyOf(model, key.slice(slash + 1)).push(totals, event.time_ms, before_ms, capacity);
         active.add(model);
     }
-    sampleTimes = [...sampleTimes.slice(-299), event.time_ms];
+    if (previous) sampleTimes = [...sampleTimes.slice(-299), event.time_ms];
     const cpu_s = previous ? event.process.cpu_s - previous.process.cpu_s : -1;
     if (previous && cpu_s >= 0) busyCores.value = (cpu_s * 1000) / (event.time_ms - before_ms);
     sample.value = event;

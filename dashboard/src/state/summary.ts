@@ -52,7 +52,10 @@ export const EMPTY: Summary = {
 /** Add up versions; `times` are those of the samples, oldest first. */
 export function summarize(versions: readonly VersionHistory[], times: readonly number[]): Summary {
     const now_ms = times[times.length - 1] ?? 0;
-    const seconds = Math.max(1, Math.min(RATE_SECONDS, (now_ms - (times[0] ?? now_ms)) / 1000));
+    const first_ms = times[0] ?? now_ms;
+    const second_ms = times[1] ?? first_ms + 1000;
+    // The first sample stands for an interval as long as the next one.
+    const seconds = Math.max(0.25, Math.min(RATE_SECONDS, (now_ms - first_ms + second_ms - first_ms) / 1000));
     const isRecent = versions.some((history) => history.isActive);
     const counts: number[] = [];
     const spark = new Map(times.slice(-SPARK_POINTS).map((time_ms) => [time_ms, 0]));

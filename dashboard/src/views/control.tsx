@@ -24,7 +24,7 @@ export function Control() {
             <h1>Control</h1>
             {!allowed.allowed && <NotAllowed what="Models cannot be loaded or unloaded from here." reason={allowed.reason} />}
             {allowed.allowed && !isExplicit && <Mode mode={shown.model_control_mode} />}
-            <Panel title="Models" wide aside={<label><span class="out-of-sight">Filter by name</span><input type="search" placeholder="Filter" value={filter.value} onInput={(event) => (filter.value = event.currentTarget.value)} /></label>}>
+            <div class="panels"><Panel title="Models" wide aside={<label><span class="out-of-sight">Filter by name</span><input type="search" placeholder="Filter" value={filter.value} onInput={(event) => (filter.value = event.currentTarget.value)} /></label>}>
                 {rows.length ? (
                     <>
                         <ul class="rows">{rows.slice(0, most.value).map((row) => <Row key={row.name} row={row} canChange={allowed.allowed && isExplicit} />)}</ul>
@@ -33,7 +33,7 @@ export function Control() {
                 ) : (
                     <Empty title={models.value.length ? "No model matches." : "The repository has no models."} />
                 )}
-            </Panel>
+            </Panel></div>
         </>
     );
 }

@@ -74,7 +74,7 @@ function Line(props: { edge: Edge; from: Placed; to: Placed }) {
         <g class={edge.rate > 0 ? "edge live" : "edge"} aria-hidden="true">
             {edge.title && <title>{edge.title}</title>}
             <path d={`M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`} stroke-width={width} />
-            {edge.label && <text x={x2 - 10} y={y2 - 8} text-anchor="end">{edge.label}</text>}
+            {edge.label && <text x={(x1 + x2) / 2} y={(y1 + y2) / 2 + 4} text-anchor="middle">{edge.label}</text>}
         </g>
     );
 }
@@ -90,5 +90,5 @@ function Box(props: { node: Node; placed: Placed }) {
             <text class="node-note" x={node.isEnd ? BOX.width / 2 : 14} y="43" text-anchor={node.isEnd ? "middle" : "start"}>{node.note}</text>
         </g>
     );
-    return node.href ? <a href={node.href} aria-label={`${node.title}, ${node.note}`}>{box}</a> : box;
+    return node.href ? <a href={node.href}>{box}</a> : box;
 }

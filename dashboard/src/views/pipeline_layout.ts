@@ -41,16 +41,23 @@ export function layOut(ids: readonly string[], edges: readonly (readonly [string
 function longestPaths(ids: readonly string[], edges: readonly (readonly [string, string])[]): Map<string, number> {
     const layerOf = new Map(ids.map((id) => [id, 0]));
     const state = new Map<string, "open" | "done">();
+    const order: string[] = [];
+    const ahead: (readonly [string, string])[] = [];
     const visit = (id: string): void => {
         state.set(id, "open");
-        for (const [from, to] of edges) {
-            if (to !== id || state.get(from) === "open" || !layerOf.has(from)) continue;
-            if (!state.has(from)) visit(from);
-            layerOf.set(id, Math.max(layerOf.get(id) ?? 0, (layerOf.get(from) ?? 0) + 1));
+        for (const edge of edges) {
+            const [from, to] = edge;
+            if (from !== id || !layerOf.has(to) || state.get(to) === "open") continue;
+            ahead.push(edge);
+            if (!state.has(to)) visit(to);
         }
         state.set(id, "done");
+        order.push(id);
     };
     for (const id of ids) if (!state.has(id)) visit(id);
+    for (const id of order.toReversed()) {
+        for (const [from, to] of ahead) if (from === id) layerOf.set(to, Math.max(layerOf.get(to) ?? 0, (layerOf.get(id) ?? 0) + 1));
+    }
     return layerOf;
 }
 

@@ -60,7 +60,7 @@ function Failures() {
                     <tbody>
                         {rows.map((each, i) => (
                             <tr key={`${each.time_ms} ${each.id} ${i}`}>
-                                <td class="number">{clock(each.time_ms)}</td>
+                                <td>{clock(each.time_ms)}</td>
                                 <td><code><Text>{each.code}</Text></code></td>
                                 <td>{each.model ? <a href={modelHref(each.model)}><Text>{each.model}</Text></a> : "–"}{each.version && <span class="quiet-text"> {each.version}</span>}</td>
                                 <td class="message"><Text>{each.message}</Text></td>

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.cluster.packed_live import PackedLive
 from naiad.cluster.packed_statistics import PackedStatistics
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
@@ -10,6 +11,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import IndexEntry
 from naiad.operations.requests import CommandOrder
 from naiad.options.options import ServerOptions
+from naiad.telemetry.live.live_answer import LiveQuery
 
 # --- from the supervisor to a process -----------------------------------------------------------------------------
 
@@ -29,6 +31,8 @@ class Welcome:
     """Whether an earlier process of the slot has died."""
     quiet_below: int
     """The process logs nothing below this level until it is ready: one process logs the start, not all."""
+    started_ms: int = 0
+    """Unix time of the start of the server; 0 for the start of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,15 @@ class AskRollouts:
     """The counts of all rollouts, by the keys of the models."""
 
 
-Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics | AskRollouts
-Answer = bool | bytes | PackedStatistics | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
+@dataclass(frozen=True, slots=True)
+class AskLive:
+    """What the live streams of a process show: PackedLive."""
+
+    query: LiveQuery
+
+
+Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics | AskRollouts | AskLive
+Answer = bool | bytes | PackedStatistics | PackedLive | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
 
 
 # --- control calls, which every process executes --------------------------------------------------------------------

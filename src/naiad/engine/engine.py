@@ -2,6 +2,7 @@
 
 from naiad.engine.in_flight import InFlight
 from naiad.engine.inference import Inference
+from naiad.engine.live_state import LiveState
 from naiad.engine.model_table import ModelTable
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
@@ -42,6 +43,8 @@ class Engine:
         """The requests and sequences in progress."""
         self.views = Views(server_id, self.phase, self.models, metrics, processes)
         """Health, metadata, configuration, statistics, index, metrics."""
+        self.live = LiveState(self.models, self.views.of_this_process().is_ready)
+        """What this process answers to the live stream."""
         self.repository = RepositoryCommands(self.phase, processes)
         """Load and unload models."""
         self.rollout_commands = RolloutCommands(self.phase, self.models, self.rollouts, self.repository, processes)

@@ -1,12 +1,13 @@
 """Routes: from method and path of an HTTP request to the function that handles it."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import InferError, Rejection, excerpt
+from naiad.core.errors import InferError, Rejection, excerpt, internal
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
 from naiad.frontend.context import HttpContext
 from naiad.frontend.refusal import note_refused
@@ -14,6 +15,8 @@ from naiad.protocol.json.control import encode_error
 from naiad.protocol.status_table import status_of
 from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers
+
+_log = logging.getLogger(__name__)
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 RETRY_AFTER = (b"Retry-After", b"1")
@@ -85,6 +88,11 @@ class Router:
     def accepts(self, category: CheckedCategory, context: HttpContext) -> bool:
         """Return whether the access rule accepts a request for a category."""
         return self._rule is None or self._rule.rejection(category, context.headers.get) is None
+
+    def refusal_reason(self, category: CheckedCategory, context: HttpContext) -> str:
+        """Return why the access rule rejects a request for a category; empty if it accepts it."""
+        rejection = None if self._rule is None else self._rule.rejection(category, context.headers.get)
+        return "" if rejection is None else rejection.message
 
     def handle(self, context: HttpContext) -> None:
         """Handle a request. An InferError raised by the action becomes the response."""
@@ -210,6 +218,14 @@ def respond_infer_error(context: HttpContext, error: InferError) -> None:
     """Respond with an error; with 503 the header says when to ask again."""
     status = status_of(error).http
     respond_error(context, status, error.message, (RETRY_AFTER,) if status == HTTPStatus.SERVICE_UNAVAILABLE else ())
+
+
+def respond_failure(context: HttpContext, error: Exception) -> None:
+    """Respond with the error of work on another thread; unexpected ones are logged."""
+    if not isinstance(error, InferError):
+        _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
+        error = internal("internal error; see the server log")
+    respond_infer_error(context, error)
 
 
 def refuse(context: HttpContext, status: int, message: str, headers: Headers = (), key: str = "") -> None:

@@ -16,15 +16,17 @@ there are no pauses. Other requests are noticed by the number of responses that 
 number of large requests more and more.
 """
 
+import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from naiad.core.errors import InferError, Rejection, internal, unavailable
 from naiad.core.slices import Slices, finish
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 CallSoon = Callable[[Callable[[], object]], object]
@@ -255,3 +257,14 @@ class SliceRunner:
 
 
 _UNFINISHED = object()
+
+
+async def in_pieces(slices: Slices[_T]) -> _T:
+    """Do work in slices, and let other work of the loop go on in between."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        await asyncio.sleep(0)

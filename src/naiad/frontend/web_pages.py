@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from naiad.core.errors import excerpt
 from naiad.frontend.access import CheckedCategory, FindField, RouteCategory
-from naiad.options.network.addresses import host_of, is_unix
+from naiad.options.network.addresses import host_of, is_loopback
 from naiad.wire.http1 import HttpError
 
 _log = logging.getLogger(__name__)
@@ -96,25 +96,12 @@ class WebPageRule:
 
 def allowed_hosts(address: str, names: Collection[str]) -> Collection[str] | None:
     """Return the hosts of a server that listens at `address`; None for any. The flag adds `names`."""
-    if ANY in names or not (names or _is_loopback(address)):
+    if ANY in names or not (names or is_loopback(address)):
         return None
-    own = (*_LOOPBACK_HOSTS, _bracketed(host_of(address))) if _is_loopback(address) else ()
+    own = (*_LOOPBACK_HOSTS, _bracketed(host_of(address))) if is_loopback(address) else ()
     if not names:
         return {*own, PRIVATE}
     return {*own, *(_bracketed(host_of(name)) for name in names)}
-
-
-def _is_loopback(address: str) -> bool:
-    if is_unix(address):
-        return False
-    host = host_of(address)
-    if host.lower() == "localhost":
-        return True
-    try:
-        number = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return (getattr(number, "ipv4_mapped", None) or number).is_loopback
 
 
 def _bracketed(host: str) -> str:

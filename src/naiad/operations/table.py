@@ -1,9 +1,9 @@
 """All operations, in the order in which the router looks for a path."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from naiad.operations import inference, models, repository, settings, shared_memory
+from naiad.operations import dashboard, inference, models, repository, settings, shared_memory
 from naiad.operations.operation import AnyOperation, by_grpc_path
 
 OPERATIONS: tuple[AnyOperation, ...] = (
@@ -12,9 +12,10 @@ OPERATIONS: tuple[AnyOperation, ...] = (
     *repository.OPERATIONS,
     *settings.OPERATIONS,
     *shared_memory.OPERATIONS,
+    *dashboard.OPERATIONS,
 )
-WITHOUT_PAGES = tuple(operation for operation in OPERATIONS if operation not in models.PAGES)
-"""The operations of a server with --http-docs=false."""
+WITHOUT_PAGES = tuple(operation for operation in OPERATIONS if operation not in (*models.PAGES, *dashboard.PAGES))
+"""The operations of a server with --http-docs=false and --allow-dashboard=false."""
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 BY_GRPC_PATH = by_grpc_path(OPERATIONS)
 
@@ -33,3 +34,9 @@ _BY_PATTERN = _by_pattern()
 def operations_of(path: str) -> Mapping[str, AnyOperation]:
     """Return the operations of a REST path by method; none for a path that does not exist."""
     return next((found for pattern, found in _BY_PATTERN.items() if re.fullmatch(pattern, path)), {})
+
+
+def served_operations(*, docs: bool, dashboard_page: bool) -> Sequence[AnyOperation]:
+    """Return the operations of a server with or without the API page, and with or without the dashboard."""
+    left_out = (*(() if docs else models.PAGES), *(() if dashboard_page else dashboard.PAGES))
+    return tuple(operation for operation in OPERATIONS if operation not in left_out)

@@ -74,6 +74,7 @@ class Server:
         self._gpu_meter = _gpu_meter(options)
         if self._gpu_meter is not None:
             self._registry.add_families(self._gpu_meter.render)
+            self.engine.live.gpus = self._gpu_meter.uses
         self._tracer = Tracer(options.trace)
 
     async def run(self) -> int:
@@ -146,6 +147,7 @@ class Server:
         while True:
             await asyncio.sleep(_CHECK_S)
             self.engine.in_flight.check(time.monotonic_ns())
+            self.engine.live.expire(time.monotonic_ns())
             if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
                 await asyncio.to_thread(trim_heap)
                 freed.note_returned(time.monotonic_ns())
@@ -188,6 +190,7 @@ class Server:
             drain_s=self._options.drain_s,
             exit_timeout_s=self._options.exit_timeout_s,
             end_loads=control.abandon,
+            end_streams=lambda: ports.live.close("the server shuts down"),
         )
         if self.engine.inference.recorder is not None:
             await asyncio.to_thread(self.engine.inference.recorder.close)

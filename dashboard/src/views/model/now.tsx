@@ -86,7 +86,7 @@ function Times(props: { model: string }) {
     const mean = (value: (point: Point) => number) =>
         points.map((each) => {
             const requests = total(each, (point) => point.success);
-            return requests ? Math.max(0, total(each, value)) / requests / 1000 : 0;
+            return requests ? Math.max(0, total(each, value)) / requests / 1000 : null;
         });
     const series: Series[] = [
         { label: "Queue", color: "--part-queue", values: mean((point) => point.queue_ns) },

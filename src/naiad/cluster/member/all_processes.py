@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
+    AskLive,
     AskMetrics,
     AskRollouts,
     AskStatistics,
@@ -15,6 +16,7 @@ from naiad.cluster.messages import (
     Query,
     RolloutControl,
 )
+from naiad.cluster.packed_live import pack_live
 from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
@@ -120,6 +122,7 @@ class OwnAnswers:
 
     def __init__(self, engine: Engine) -> None:
         self._views = engine.views.of_this_process()
+        self._live = engine.live
         self._rollouts = engine.rollouts
 
     def answer(self, query: Query) -> Answer:
@@ -128,7 +131,7 @@ class OwnAnswers:
             return self._views.is_ready()
         if isinstance(query, IsModelReady):
             return self._has_ready(query)
-        if isinstance(query, AskStatistics):
+        if isinstance(query, AskStatistics | AskLive):
             return finish(self.answer_in_slices(query))
         if isinstance(query, AskIndex):
             return self._views.survey_repository()
@@ -136,8 +139,10 @@ class OwnAnswers:
             return self._rollouts.counts()
         return self._views.metrics_text()
 
-    def answer_in_slices(self, query: AskStatistics | AskMetrics) -> Slices[Answer]:
+    def answer_in_slices(self, query: AskStatistics | AskMetrics | AskLive) -> Slices[Answer]:
         """Return the answer to a query that takes long; yields about every millisecond."""
+        if isinstance(query, AskLive):
+            return (yield from pack_live((yield from self._live.answer(query.query))))
         if isinstance(query, AskStatistics):
             return (yield from pack((yield from self._views.statistics_in_slices())))
         return b"".join((yield from self._views.metrics_in_slices()))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.engine import Engine
+from naiad.frontend.dashboard.live_feed import AskLive
 from naiad.frontend.http1.endpoint import Handle
 from naiad.frontend.rest.metrics_port import metrics_route
 from naiad.options.options import ServerOptions
@@ -37,6 +38,9 @@ class MemberPorts(Ports):
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
         return self._make_passed(flag, connections, tls)
+
+    def _live_question(self) -> AskLive | None:
+        return self._operations.live_answer
 
     def _metrics_route(self) -> Handle:
         return metrics_route(self._operations.answer_metrics, self._keys)

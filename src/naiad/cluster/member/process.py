@@ -21,6 +21,7 @@ from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
     AskIndex,
+    AskLive,
     AskMetrics,
     AskRollouts,
     AskStatistics,
@@ -41,6 +42,7 @@ from naiad.core.model import UNLOADED, ModelState
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
+from naiad.frontend.slice_runner import in_pieces
 from naiad.options.options import ServerOptions
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
@@ -122,6 +124,7 @@ class Member:
             ),
         )
         self._engine = self._server.engine
+        self._engine.phase.started_ms = welcome.started_ms or self._engine.phase.started_ms
         self._own = OwnAnswers(self._engine)
         self._welcome = welcome
         self._control = control
@@ -246,14 +249,8 @@ class Member:
             return await self._operations.execute_here(query)
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._own.answer, query)  # it reads the repository
-        if isinstance(query, (AskStatistics, AskMetrics)):
-            slices = self._own.answer_in_slices(query)
-            while True:
-                try:
-                    next(slices)
-                except StopIteration as end:
-                    return end.value
-                await asyncio.sleep(0)
+        if isinstance(query, (AskStatistics, AskMetrics, AskLive)):
+            return await in_pieces(self._own.answer_in_slices(query))
         return self._own.answer(query)  # type: ignore[arg-type]  # nothing else is asked
 
     def on_lost(self) -> None:

@@ -12,6 +12,7 @@ from naiad.cluster.member.all_processes import AllProcesses
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
+    AskLive,
     AskMetrics,
     AskRollouts,
     AskStatistics,
@@ -25,6 +26,7 @@ from naiad.cluster.messages import (
     Query,
     RolloutControl,
 )
+from naiad.cluster.packed_live import unpack_live
 from naiad.cluster.process_channel import ClusterChannelError
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
@@ -32,14 +34,16 @@ from naiad.engine.engine import Engine
 from naiad.engine.model_calls import ModelCommands
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls
-from naiad.frontend.rest.control import respond_failure
 from naiad.frontend.rest.metrics_port import respond_metrics
+from naiad.frontend.router import respond_failure
+from naiad.frontend.slice_runner import in_pieces
 from naiad.operations.models import HEALTH_CHECK, MODEL_READY, ROLLOUT, SERVER_READY, STATISTICS
 from naiad.operations.operation import AnyOperation
 from naiad.operations.repository import ROLLOUT_SUBJECT, load_order, unload_order
 from naiad.operations.requests import CommandOrder
 from naiad.operations.table import BY_NAME
 from naiad.telemetry.last_resort import begin_task
+from naiad.telemetry.live.live_answer import LiveAnswer, LiveQuery
 
 _MERGED: Mapping[AnyOperation, Callable[[Any], Query]] = {
     SERVER_READY: lambda _: IsReady(),
@@ -202,6 +206,11 @@ class ClusterOperations:
             return await self._answers.get(query)
         except ClusterChannelError as error:
             raise unavailable(f"the processes of this server could not be queried: {error}") from error
+
+    async def live_answer(self, query: LiveQuery) -> LiveAnswer:
+        """Return the answer of all processes for the live streams. Raises InferError(UNAVAILABLE)."""
+        packed = await self.merged_answer(AskLive(query))
+        return await in_pieces(unpack_live(packed))  # type: ignore[arg-type]  # the answer to it
 
     async def broadcast(self, call: ControlCall) -> ControlOutcome:
         """Execute a call in all processes, this one included. Raises InferError."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
+    AskLive,
     AskMetrics,
     AskRollouts,
     AskStatistics,
@@ -23,13 +24,16 @@ from naiad.cluster.messages import (
     IsReady,
     Query,
 )
+from naiad.cluster.packed_live import PackedLive, Rows, pack_live, unpack_live
 from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.cluster.process_channel import ClusterChannelError
+from naiad.cluster.supervisor.live_totals import LiveTotals
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.cluster.supervisor.restarts import Supervision
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
+from naiad.telemetry.live.live_answer import LiveAnswer, merge_answers, sum_rows
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.exposition import Exposition, format_rows
 from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, VersionStatistics
@@ -163,6 +167,7 @@ class ScatterGather:
         self._serving = serving
         self._supervision = supervision
         self.exited_counters = ExitedCounters()
+        self.live_totals = LiveTotals()
         self._noting = asyncio.Lock()
         """Answers are noted in the order in which they came: counters of a process that decrease mean a reload."""
         self.restart_count = 0
@@ -179,11 +184,20 @@ class ScatterGather:
             own = self._own_metrics()
             sums = await asyncio.to_thread(_rendered_sum, *self.exited_counters.metrics_to_add())
             return sums + own
+        if isinstance(query, AskLive):
+            return await self._live_answer(answers)
         if isinstance(query, AskRollouts):
             return sum_rollouts([counts for counts in answers if isinstance(counts, Mapping)])
         if isinstance(query, AskIndex):
             return merge_index([index for index in answers if isinstance(index, Sequence)])
         return self._supervision.is_open and bool(answers) and all(answers)
+
+    async def _live_answer(self, answers: Sequence[object]) -> PackedLive:
+        found = [answer for answer in answers if isinstance(answer, LiveAnswer)]
+        if not found:
+            raise ClusterChannelError("no process has answered; see the log")
+        # In a thread: the counters of a thousand models take tens of milliseconds.
+        return await asyncio.to_thread(_packed_live_sum, found, self.live_totals.to_add())
 
     async def note_all(self) -> None:
         """Note the counters of all processes, which bounds the loss when one dies."""
@@ -212,6 +226,9 @@ class ScatterGather:
         if isinstance(query, AskStatistics | AskMetrics):
             async with self._noting:
                 await self._note(member, query, answer)
+        if isinstance(query, AskLive):
+            async with self._noting:
+                return await self._note_live(member, answer)
         return answer
 
     async def _note(self, member: MemberProcess, query: AskStatistics | AskMetrics, answer: object) -> None:
@@ -230,6 +247,13 @@ class ScatterGather:
             if member.is_alive:
                 counters.note_metrics(member.slot, metrics)
 
+    async def _note_live(self, member: MemberProcess, answer: object) -> LiveAnswer:
+        """Note the counters in an answer for live streams, and return it unpacked."""
+        found: LiveAnswer = await asyncio.to_thread(finish, unpack_live(answer))  # type: ignore[arg-type]  # as asked
+        if member.is_alive:
+            self.live_totals.note(member.slot, found.rows)
+        return found
+
     def _own_metrics(self) -> bytes:
         text = "Server processes that were started again after one died"
         failing_count = len(self._supervision.failing(time.monotonic_ns()))
@@ -243,6 +267,10 @@ class ScatterGather:
 
 def _packed_sum(groups: Iterable[Sequence[VersionStatistics]]) -> PackedStatistics:
     return finish(pack(sum_statistics(groups)))
+
+
+def _packed_live_sum(answers: Sequence[LiveAnswer], groups: Sequence[Rows]) -> PackedLive:
+    return finish(pack_live(merge_answers(answers, sum_rows(groups))))
 
 
 def _rendered_sum(living: Iterable[Exposition], left: Exposition) -> bytes:

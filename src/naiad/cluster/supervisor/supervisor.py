@@ -72,6 +72,7 @@ class Supervisor:
         self._balance = Balance(len(self._addresses))
         self._members: dict[int, MemberProcess] = {}
         self._starts = [0] * self._count
+        self._started_ms = time.time_ns() // 1_000_000
         self._ended: list[MemberProcess] = []
         """Processes that have ended before the server was open, or while it exits."""
         self._scatter_gather = ScatterGather(self._serving, self._supervision)
@@ -169,6 +170,7 @@ class Supervisor:
             directory=self._directory,
             is_successor=self._starts[slot] > 1,
             quiet_below=loud if is_first_time else logging.INFO,
+            started_ms=self._started_ms,
         )
         self._supervision.started(slot)
         try:
@@ -256,6 +258,7 @@ class Supervisor:
         """Remove a process and restart it if its slot is due."""
         self._balance.remove(member.slot)
         self._scatter_gather.exited_counters.retire(member.slot)
+        self._scatter_gather.live_totals.retire(member.slot)
         for port, connection in member.connections.close():
             self._acceptors[self._addresses[port].flag].take_back(connection)
         self._spawn(self._reap(member))

@@ -2,7 +2,7 @@
 
 import abc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
@@ -105,6 +105,11 @@ class Served(abc.ABC):
         return ()
 
     @property
+    def busy_instances(self) -> Collection[int]:
+        """The identities (`id`) of the instances that execute a batch now."""
+        return ()
+
+    @property
     @abc.abstractmethod
     def health(self) -> str:
         """Empty while requests can be executed, otherwise the reason."""
@@ -172,6 +177,11 @@ class ServedProxy(Served):
     def instances(self) -> Sequence[Instance]:
         """The instances of the version."""
         return self._served.instances
+
+    @property
+    def busy_instances(self) -> Collection[int]:
+        """The instances of the version that execute now."""
+        return self._served.busy_instances
 
     @property
     def health(self) -> str:

@@ -3,7 +3,7 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
@@ -295,6 +295,12 @@ class ServedModel(Served):
     def instances(self) -> Sequence[Instance]:
         """The instances of this version."""
         return self._dispatcher.runners.instances
+
+    @property
+    def busy_instances(self) -> Collection[int]:
+        """The instances whose runners have a batch: the others are on the list of idle ones."""
+        idle = {id(runner.instance) for runner in self._dispatcher.runners.idle}
+        return {id(instance) for instance in self.instances} - idle
 
     @property
     def takes_device_tensors(self) -> bool:

@@ -1,19 +1,15 @@
 """Control operations over REST."""
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from naiad.core.errors import InferError, excerpt, internal
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls, ControlExchange
 from naiad.frontend.rest.infer import cancel_job
-from naiad.frontend.router import Action, respond_infer_error
+from naiad.frontend.router import Action, respond_failure
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.operations.operation import AnyOperation, MayBringFiles, RestForm, RestReply
-
-_log = logging.getLogger(__name__)
 
 
 def control_action(
@@ -54,11 +50,3 @@ def _respond(context: HttpContext, reply: RestReply) -> None:
 
 def _hold(context: HttpContext, runner: SliceRunner, job: SliceJob) -> None:
     context.on_disconnect = partial(cancel_job, runner, job)
-
-
-def respond_failure(context: HttpContext, error: Exception) -> None:
-    """Respond with the error of work on another thread; unexpected ones are logged."""
-    if not isinstance(error, InferError):
-        _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
-        error = internal("internal error; see the server log")
-    respond_infer_error(context, error)

@@ -9,6 +9,9 @@ from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.control_audit import audited
+from naiad.frontend.dashboard.dashboard_page import DashboardRoutes
+from naiad.frontend.dashboard.live_feed import LiveFeed
+from naiad.frontend.dashboard.live_route import LiveRoute
 from naiad.frontend.default_model import default_model
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
@@ -30,7 +33,7 @@ MakeAction = Callable[[AnyOperation, RestForm[Any, Any]], Action]
 class RestApi:
     """The actions of the REST routes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that the ports have made, keyword-only
         self,
         engine: Engine,
         *,
@@ -41,14 +44,19 @@ class RestApi:
         may_bring_files: MayBringFiles = lambda: False,
         run_in_thread: RunInThread = run_at_once,
         operations: Sequence[AnyOperation] = OPERATIONS,
+        live: LiveFeed | None = None,
     ) -> None:
-        """`calls` carries out control operations, and its runner decodes and encodes large bodies."""
+        """`calls` carries out control operations, and its runner decodes and encodes large bodies.
+
+        `live` has the live streams, by default those of this process alone.
+        """
         self._engine = engine
         self._codings = codings
         self._run_in_thread = run_in_thread
         self._operations = operations
         self._calls = calls or ControlCalls(engine)
         self._may_bring_files = may_bring_files
+        self._live = live or LiveFeed(engine)
         self._router: Router | None = None
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
@@ -56,9 +64,16 @@ class RestApi:
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         page = ApiPageRoutes(self._engine, self._operations, self._run_in_thread)
+        live_route = LiveRoute(self._live)
         routes = rest_routes(
             self._operations,
-            {**self._inference(), **rollout_actions(self._engine), **page.actions()},
+            {
+                **self._inference(),
+                **rollout_actions(self._engine),
+                **page.actions(),
+                **DashboardRoutes(self._run_in_thread).actions(),
+                **live_route.actions(),
+            },
             {
                 INFER: self._infer.check,
                 GENERATE: self._generate.check,
@@ -66,7 +81,7 @@ class RestApi:
             },
             partial(control_action, self._calls, may_bring_files=self._may_bring_files),
         )
-        page.router = self._router = Router(routes)
+        page.router = live_route.router = self._router = Router(routes)
         return self._router
 
     def _inference(self) -> Mapping[AnyOperation, Action]:

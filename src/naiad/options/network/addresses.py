@@ -29,6 +29,20 @@ def unix_path(address: str) -> str:
     return path[2:] if path.startswith("///") else path
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether only clients of this machine reach an internet address; a Unix socket is none."""
+    if is_unix(address):
+        return False
+    host = host_of(address)
+    if host.lower() == "localhost":
+        return True
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(number, "ipv4_mapped", None) or number).is_loopback
+
+
 def host_of(address: str) -> str:
     """Return the host of an internet address without the brackets of IPv6."""
     return address[1:-1] if address.startswith("[") and address.endswith("]") else address

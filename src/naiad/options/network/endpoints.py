@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.options.flag import ValueKind, listed, option, parse_boolean
+from naiad.options.network.addresses import is_loopback
 
 _ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
@@ -126,12 +127,24 @@ class HttpOptions:
     docs: bool = option(
         True, "http-docs", "naiad: serve a page for browsers at /docs and its OpenAPI document at /openapi.json."
     )
+    dashboard: bool | None = option(
+        None,
+        "allow-dashboard",
+        "naiad: serve the dashboard, a page for browsers, at /.",
+        kind=ValueKind.BOOLEAN,
+        default_text="on a loopback --http-address",
+    )
     header_forward_pattern: str = option(
         "",
         "http-header-forward-pattern",
         "Pass HTTP headers whose names match this regular expression to the model as request parameters. Case"
         " does not matter unless it begins with (?-i).",
     )
+
+    @property
+    def serves_dashboard(self) -> bool:
+        """Whether the dashboard is served: as the flag says, by default to clients of this machine only."""
+        return is_loopback(self.address) if self.dashboard is None else self.dashboard
 
 
 @dataclass(frozen=True, slots=True)

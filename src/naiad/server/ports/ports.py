@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.backend.cores import usable_cores
 from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.engine import Engine
@@ -17,6 +18,7 @@ from naiad.frontend.accounting.http import HttpAccounting
 from naiad.frontend.connections.endpoint import AddressLimit
 from naiad.frontend.context import RejectEarly
 from naiad.frontend.control import ControlCalls, Distribution
+from naiad.frontend.dashboard.live_feed import AskLive, LiveFeed, ServerFacts
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
@@ -35,7 +37,7 @@ from naiad.frontend.thread_pool import ThreadPool
 from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
-from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
+from naiad.operations.table import served_operations
 from naiad.options.network.access_options import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
@@ -102,6 +104,8 @@ class Ports:
             options.http.max_decompression_ratio,
         )
         self.control_calls = self._make_control_calls(distribution)
+        self.live = LiveFeed(engine, _facts(options), self._live_question(), self._index_threads.run)
+        """The live streams."""
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
@@ -109,6 +113,10 @@ class Ports:
         self._vertex_ai: VertexAi | None = None
         """Set if it is served."""
         self.metrics: Service | None = None
+        self._open_services()
+
+    def _open_services(self) -> None:
+        options = self._options
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
         else:
@@ -182,6 +190,10 @@ class Ports:
         runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
         return ControlCalls(self._engine, self._index_threads.run, self._control_threads.run, runner, distribution)
 
+    def _live_question(self) -> AskLive | None:
+        """Return what asks all processes for the live streams; None if this is the only one."""
+        return None
+
     def _make_service(self) -> InferenceGrpcService:
         options = self._options.grpc
         pattern = compile_header_pattern(options.header_forward_pattern)
@@ -203,7 +215,8 @@ class Ports:
             calls=self.control_calls,
             may_bring_files=self._may_bring_files(access.http_restricted),
             run_in_thread=self._index_threads.run,
-            operations=OPERATIONS if options.docs else WITHOUT_PAGES,
+            operations=served_operations(docs=options.docs, dashboard_page=options.serves_dashboard),
+            live=self.live,
         )
         router = self._router = api.router()
         rule = self._rule(access.http_restricted, "API")
@@ -382,6 +395,12 @@ class Ports:
             rest_side.note_invalid = counted.note_invalid
         self._http2_servers.append(server)
         return server
+
+
+def _facts(options: ServerOptions) -> ServerFacts:
+    repository = options.repository
+    mode = "poll" if repository.is_development else repository.control_mode
+    return ServerFacts(options.process_count, usable_cores() * options.process_count, mode)
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:

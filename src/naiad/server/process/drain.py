@@ -41,11 +41,12 @@ async def drain(
     drain_s: float,
     exit_timeout_s: float,
     end_loads: Callable[[], object] = lambda: None,
+    end_streams: Callable[[], object] = lambda: None,
 ) -> bool:
     """Take the server out of service; return whether everything finished in time.
 
     `unload` blocks up to the given number of seconds and returns whether all requests finished. `end_loads` ends the
-    loads in progress, whose requests would be waited for.
+    loads in progress, whose requests would be waited for. `end_streams` ends the streams without an end of their own.
     """
     engine.phase.is_draining = True
     if drain_s:
@@ -57,6 +58,7 @@ async def drain(
     while engine.in_flight.live_sequence_count and time.monotonic() < deadline_s:
         # Live sequences continue over open connections, and end at the latest when they are idle.
         await asyncio.sleep(_SEQUENCE_POLL_S)
+    end_streams()
     for service in services:
         service.connections.announce_drain()
     await asyncio.gather(*(service.stop_listening() for service in services))

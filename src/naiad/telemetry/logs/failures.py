@@ -97,12 +97,18 @@ class LineLimiter:
             self._report(kind, count)
 
 
+ObserveFailure = Callable[[str, str, str, str, str], object]
+"""Gets a failed request: its id, model, version, code and message."""
+
+
 class FailureLog:
     """Writes failures of requests to a logger; thread-safe."""
 
     def __init__(self, logger: logging.Logger, gate: FloodGate | None = None) -> None:
         self._logger = logger
         self._limiter = LineLimiter(self._sum_up, gate)
+        self.observers: tuple[ObserveFailure, ...] = ()
+        """Get every failed request, also those that are not logged."""
 
     def log(
         self,
@@ -121,15 +127,18 @@ class FailureLog:
         Above 100 failures of one kind (protocol, model, version and code) per second, further ones are counted and
         reported in a line of their own.
         """
-        if not self._logger.isEnabledFor(level):
+        observers = self.observers
+        if not (observers or self._logger.isEnabledFor(level)):
             return
         model, version = excerpt(model), excerpt(version)
+        shown_id = excerpt(request_id)
+        message = _without_id(error.message, shown_id)
+        for observe in observers:
+            observe(shown_id, model, version, error.code.name, message)
+        if not self._logger.isEnabledFor(level):
+            return
         if not self._limiter.admit((protocol, model, version, error.code.name)):
             return
-        shown_id = excerpt(request_id)
-        message = error.message
-        for prefix in (f"[request id: {shown_id}] ", f"[request id: {UNKNOWN_ID}] "):
-            message = message.removeprefix(prefix)
         self._logger.log(
             level,
             "[request id: %s] %s request for model '%s' version %s failed: %s: %s%s",
@@ -159,6 +168,12 @@ class FailureLog:
 
     def _sum_up(self, kind: Hashable, count: int) -> None:
         self._logger.warning("%d more failed requests of the kind %s were not logged one by one", count, kind)
+
+
+def _without_id(message: str, shown_id: str) -> str:
+    for prefix in (f"[request id: {shown_id}] ", f"[request id: {UNKNOWN_ID}] "):
+        message = message.removeprefix(prefix)
+    return message
 
 
 class RepeatFilter(logging.Filter):

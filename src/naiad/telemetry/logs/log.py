@@ -10,7 +10,7 @@ from dataclasses import replace
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs.access_log import audit
 from naiad.telemetry.logs.console import has_colors
-from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
+from naiad.telemetry.logs.failures import FailureLog, ObserveFailure, RepeatFilter
 from naiad.telemetry.logs.log_output import BackgroundHandler, LogFile, format_table, make_formatter
 
 _escapes = True
@@ -33,7 +33,7 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
     else:
         handler = BackgroundHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(_switch)
+    handler.addFilter(is_written)
     handler.addFilter(_repeats)
     previous = _installed()
     root = logging.getLogger()
@@ -87,7 +87,7 @@ def _remove(handlers: Sequence[BackgroundHandler]) -> None:
         handler.close()
 
 
-def _switch(record: logging.LogRecord) -> bool:
+def is_written(record: logging.LogRecord) -> bool:
     """Return whether --log-info, --log-warning and --log-error admit a record."""
     if record.levelno >= logging.ERROR:
         return _settings.error
@@ -105,6 +105,16 @@ def verbose(level: int) -> int:
 def log_table(logger: logging.Logger, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Log a table, as Triton does at start-up for backends and models."""
     logger.info("", extra={"table": format_table(headings, rows)}, stacklevel=2)
+
+
+def show_failures(observe: ObserveFailure) -> None:
+    """Call `observe` for each failed request from now on, on any thread."""
+    _failures.observers = (*_failures.observers, observe)
+
+
+def stop_showing_failures(observe: ObserveFailure) -> None:
+    """Call `observe` no more."""
+    _failures.observers = tuple(each for each in _failures.observers if each != observe)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

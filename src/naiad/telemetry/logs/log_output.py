@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
         shown = {
             "time": utc_time(record.created),
             "level": level_name(record.levelno),
-            "message": getattr(record, "table", "") or _text_of(record),
+            "message": getattr(record, "table", "") or text_of(record),
             "logger": record.name,
             "pid": record.process,
             "place": f"{record.filename}:{record.lineno}",
@@ -60,7 +60,7 @@ class JsonFormatter(logging.Formatter):
         return escaped_json(shown | {name: value for name, value in fields.items() if name not in shown})
 
 
-def _text_of(record: logging.LogRecord) -> str:
+def text_of(record: logging.LogRecord) -> str:
     """Return message, traceback and stack of a record."""
     text = record.getMessage()
     if record.exc_info:
@@ -93,7 +93,7 @@ class TritonFormatter(logging.Formatter):
         table = getattr(record, "table", "")
         if table:
             return f"{opening}{record.getMessage()}\n{table}\n"
-        text = _text_of(record)
+        text = text_of(record)
         line = opening + (escaped_json(text) if self._escapes else text)
         color = _color_of(record) if self._colors else ""
         return painted(line, color) if color else line

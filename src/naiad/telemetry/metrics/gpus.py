@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.telemetry.last_resort import keep_running
+from naiad.telemetry.live.live_answer import GpuUse
 from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 
 _WITHOUT_VALUE = frozenset({2, 3, 4, 13, 999})
@@ -187,6 +188,13 @@ class GpuMeter:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
+
+    def uses(self) -> Sequence[GpuUse]:
+        """Return how busy each GPU is, none before the first measurement."""
+        return [
+            GpuUse(index, reading.utilization or 0.0, reading.memory_used_bytes or 0, reading.memory_total_bytes or 0)
+            for index, reading in enumerate(self._readings.values())
+        ]
 
     def render(self) -> Iterable[str]:
         """Return the families of metrics, none before the first measurement."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.errors import FailureReason
 from naiad.telemetry.metrics.exposition import format_labels, format_value
-from naiad.telemetry.statistics.model_statistics import LATENCY_BOUNDS_NS, LatencySample, ModelStatistics
-from naiad.telemetry.statistics.version_statistics import Duration, VersionStatistics
+from naiad.telemetry.statistics.model_statistics import LatencySample, ModelStatistics
+from naiad.telemetry.statistics.version_statistics import LATENCY_BOUNDS_NS, Duration, VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.telemetry.statistics.part_statistics import LatencyBuckets

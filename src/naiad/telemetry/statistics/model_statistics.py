@@ -5,25 +5,24 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.telemetry.statistics.live_counts import LiveCounts
 from naiad.telemetry.statistics.part_statistics import ResponseStatistics
-from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, RecentBatch, VersionStatistics
+from naiad.telemetry.statistics.version_statistics import (
+    LATENCY_BOUNDS_NS,
+    BatchStatistics,
+    Duration,
+    RecentBatch,
+    VersionStatistics,
+)
 
 if TYPE_CHECKING:
     from naiad.telemetry.statistics.part_statistics import StepCounts
-
-_MS = 1_000_000
-LATENCY_BOUNDS_NS: tuple[int, ...] = (
-    *(100_000, 200_000, 500_000),
-    *(1 * _MS, 2 * _MS, 5 * _MS, 10 * _MS, 20 * _MS, 50 * _MS, 100 * _MS, 200 * _MS, 500 * _MS),
-    *(1_000 * _MS, 2_000 * _MS, 5_000 * _MS, 10_000 * _MS, 20_000 * _MS, 60_000 * _MS),
-)
-"""Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
 
 LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 """The latencies with histograms; request and queue times differ within a batch."""
@@ -48,6 +47,42 @@ class LatencySample(NamedTuple):
     compute_output_ns: int | None = None
     cache_hit_ns: int | None = None
     cache_miss_ns: int | None = None
+
+
+class RequestObserver(Protocol):
+    """Gets the requests of a version one by one, under the lock of its statistics: it must be quick."""
+
+    def note_successes(
+        self, requests: Sequence[InferRequest], durations: tuple[int, int, int], start_ns: int, end_ns: int
+    ) -> None:
+        """Note requests that were executed together; `durations` are those of input, infer and output."""
+
+    def note_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
+        """Note a request that the response cache has answered."""
+
+    def note_failure(self, request: InferRequest, reason: str, end_ns: int) -> None:
+        """Note a request that has failed."""
+
+
+class _Samples:
+    """Keeps the latencies of recent requests, for summaries. A `RequestObserver`."""
+
+    def __init__(self) -> None:
+        self.kept: deque[LatencySample] = deque(maxlen=_SAMPLE_LIMIT)
+
+    def note_successes(
+        self, requests: Sequence[InferRequest], durations: tuple[int, int, int], start_ns: int, end_ns: int
+    ) -> None:
+        self.kept.extend(
+            LatencySample(end_ns, end_ns - request.arrival_ns, start_ns - request.arrival_ns, *durations)
+            for request in requests
+        )
+
+    def note_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
+        self.kept.append(LatencySample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
+
+    def note_failure(self, request: InferRequest, reason: str, end_ns: int) -> None:
+        """Do nothing: summaries are about successes."""
 
 
 class ModelStatistics:
@@ -90,12 +125,26 @@ class ModelStatistics:
         self._batches: dict[int, list[int]] = {}
         """Total batch size to executions and the summed input, infer and output ns."""
         self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
-        self._samples: deque[LatencySample] | None = None
+        self._samples: _Samples | None = None
+        self._observers: tuple[RequestObserver, ...] = ()
+        """Empty while nothing asks for single requests, which then costs one branch for each batch."""
         self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
 
     def keep_samples(self) -> None:
         """Keep the latencies of recent requests from now on, for summaries; bounded."""
-        self._samples = deque(maxlen=_SAMPLE_LIMIT)
+        if self._samples is None:
+            self._samples = _Samples()
+            self.observe(self._samples)
+
+    def observe(self, observer: RequestObserver) -> None:
+        """Show each request to an observer from now on."""
+        with self._lock:
+            self._observers = (*self._observers, observer)
+
+    def stop_observing(self, observer: RequestObserver) -> None:
+        """Show an observer no more requests."""
+        with self._lock:
+            self._observers = tuple(each for each in self._observers if each is not observer)
 
     # --- recording ------------------------------------------------------------------------------------------------
 
@@ -131,7 +180,7 @@ class ModelStatistics:
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
             if arrivals:
-                self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+                self._record_successes(requests, arrivals, durations, batch.exec_start_ns, end_ns)
             self._inference_count += rows
 
     def record_batch_failure(
@@ -143,6 +192,9 @@ class ModelStatistics:
             self._fail_count += count
             self._fail_ns += count * end_ns - sum([request.arrival_ns for request in batch.requests])
             self._failures[reason] += count
+            for observer in self._observers:
+                for request in batch.requests:
+                    observer.note_failure(request, reason.value, end_ns)
             if self._answered_is_success:
                 self._record_execution(batch, wall_ms)
 
@@ -157,8 +209,8 @@ class ModelStatistics:
             self._buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - request.arrival_ns)] += 1
             # Triton: a hit counts in the queue as well, with zero time.
             self._buckets[1][0] += 1
-            if self._samples is not None:
-                self._samples.append(LatencySample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
+            for observer in self._observers:
+                observer.note_cache_hit(request, lookup_ns, end_ns)
 
     def record_cache_miss(self, duration_ns: int) -> None:
         """Count an executed request that missed in the cache: time for the look-up and for the insertion."""
@@ -166,7 +218,7 @@ class ModelStatistics:
             self._cache_miss[0] += 1
             self._cache_miss[1] += duration_ns
             if self._samples is not None:
-                self._samples.append(LatencySample(time.monotonic_ns(), cache_miss_ns=duration_ns))
+                self._samples.kept.append(LatencySample(time.monotonic_ns(), cache_miss_ns=duration_ns))
 
     def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         """Count a queued request that ended without an execution."""
@@ -189,6 +241,8 @@ class ModelStatistics:
         self._fail_count += 1
         self._fail_ns += end_ns - request.arrival_ns
         self._failures[reason] += 1
+        for observer in self._observers:
+            observer.note_failure(request, reason.value, end_ns)
 
     def _record_errors(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], end_ns: int
@@ -237,7 +291,12 @@ class ModelStatistics:
         return durations
 
     def _record_successes(
-        self, arrivals: Sequence[int], durations: tuple[int, int, int], start_ns: int, end_ns: int
+        self,
+        requests: Sequence[InferRequest],
+        arrivals: Sequence[int],
+        durations: tuple[int, int, int],
+        start_ns: int,
+        end_ns: int,
     ) -> None:
         count = len(arrivals)
         arrived_ns = sum(arrivals)
@@ -255,8 +314,9 @@ class ModelStatistics:
         for position, duration in enumerate(durations):
             self._compute_ns[position] += count * duration
             buckets[position + 2][bisect_left(LATENCY_BOUNDS_NS, duration)] += count
-        if self._samples is not None:
-            self._samples.extend(LatencySample(end_ns, end_ns - a, start_ns - a, *durations) for a in arrivals)
+        if self._observers:
+            for observer in self._observers:
+                observer.note_successes(requests, durations, start_ns, end_ns)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -296,6 +356,31 @@ class ModelStatistics:
                 latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
             )
 
+    def live_counts(self, pending: int, executing: int) -> LiveCounts | None:
+        """Return the counts of one moment in a small form; None if nothing was counted and nothing is in progress."""
+        with self._lock:
+            if not (self._success_count or self._fail_count or self._execution_count or pending or executing):
+                return None
+            input_ns, infer_ns, output_ns = self._compute_ns
+            return LiveCounts(
+                self._success_count,
+                self._fail_count,
+                self._execution_count,
+                self._inference_count,
+                self._request_ns,
+                self._queue_ns,
+                input_ns,
+                infer_ns,
+                output_ns,
+                self._cache_hit[0],
+                self._cache_miss[0],
+                pending,
+                executing,
+                tuple(self._failures.values()) if self._fail_count else (),
+                tuple(self._buckets[0]) if self._success_count else (),
+                tuple([(size, entry[0]) for size, entry in sorted(self._batches.items())]),
+            )
+
     def recent_batches(self) -> Sequence[RecentBatch]:
         """Return the last batches, oldest first; at most `RECENT_LIMIT`."""
         with self._lock:
@@ -305,7 +390,7 @@ class ModelStatistics:
     def samples(self) -> Sequence[LatencySample]:
         """Return the kept samples, oldest first; none unless `keep_samples` was called."""
         with self._lock:
-            return list(self._samples or ())
+            return [] if self._samples is None else list(self._samples.kept)
 
 
 def _count_since(buckets: list[int], arrivals: Sequence[int], moment_ns: int) -> None:

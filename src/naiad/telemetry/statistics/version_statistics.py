@@ -10,6 +10,14 @@ from typing import NamedTuple
 from naiad.core.errors import FailureReason
 from naiad.core.model import AdaptiveState, model_key
 
+_MS = 1_000_000
+LATENCY_BOUNDS_NS: tuple[int, ...] = (
+    *(100_000, 200_000, 500_000),
+    *(1 * _MS, 2 * _MS, 5 * _MS, 10 * _MS, 20 * _MS, 50 * _MS, 100 * _MS, 200 * _MS, 500 * _MS),
+    *(1_000 * _MS, 2_000 * _MS, 5_000 * _MS, 10_000 * _MS, 20_000 * _MS, 60_000 * _MS),
+)
+"""Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Duration:

@@ -6,7 +6,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.statistics.model_statistics import LATENCIES, LATENCY_BOUNDS_NS, LatencySample, ModelStatistics
+from naiad.telemetry.statistics.model_statistics import LATENCIES, LatencySample, ModelStatistics
 from naiad.telemetry.statistics.version_statistics import Duration
 
 MS = 1_000_000
