@@ -28,19 +28,20 @@ export function editorsFor(input: InputSpec): EditorKind[] {
     const kinds: EditorKind[] = [];
     const count = elementCount(input.shape.map((size) => (size < 0 ? 1 : size)));
     if (pictureShape(input, input.format)) kinds.push("picture");
-    if (takesSound(input)) kinds.push("audio");
+    if (takesSound(input) && SOUND_NAMES.test(input.name)) kinds.push("audio");
     if (count <= MAX_FIELDS) kinds.push("values");
     if (!kinds.includes("values")) kinds.push("fill");
     kinds.push("json");
     if (kinds.includes("values")) kinds.push("fill");
+    if (takesSound(input) && !kinds.includes("audio")) kinds.push("audio");
     return kinds;
 }
 
-/** A row of samples: of a free length with a name that says so, or of a length that no table has. */
+/** A row of samples: of a free length if the name says so, or of a length that few tables have. */
 export function takesSound(input: InputSpec): boolean {
     const last = input.shape.at(-1) ?? 0;
     if (!SOUND_TYPES.test(input.datatype) || input.shape.slice(0, -1).some((size) => size !== 1 && size !== -1)) return false;
-    return SOUND_NAMES.test(input.name) ? last === -1 || last >= MIN_SOUND / 2 : last >= MIN_SOUND && /^(input|x|in)$/i.test(input.name);
+    return last >= MIN_SOUND || (last === -1 && SOUND_NAMES.test(input.name));
 }
 
 /** The free dimensions of an input for which a person has to choose a size. */
