@@ -114,7 +114,9 @@ function normalizationLines(variable: string, tensor: Tensor, { settings, channe
     if (channels === 4) lines.push(`pixels = np.concatenate([pixels[:, :, :3], np.full(pixels.shape[:2] + (1,), 255, pixels.dtype)], axis=2)`);
     if (!isPlain) {
         if (settings.scale === 1) lines.push("pixels = pixels / 255");
-        lines.push(`pixels = (pixels - ${numbers(settings.mean, channels)}) / ${numbers(settings.std, channels)}`);
+        const mean = numbers(settings.mean, channels);
+        const std = numbers(settings.std, channels);
+        if (mean !== "0" || std !== "1") lines.push(`pixels = (pixels - ${mean}) / ${std}`);
         if (dtype.includes("int")) lines.push("pixels = np.floor(pixels + 0.5)");
     }
     if (settings.layout === "NCHW") lines.push("pixels = pixels.transpose(2, 0, 1)");

@@ -73,7 +73,8 @@ function splitRows(text: string, separator: string): string[][] {
 
 /** Whether the inputs of a model are columns: a matrix of one row of features, or one value for each column. */
 export function takesRows(model: ModelDescription): boolean {
-    return matrixInput(model) !== undefined || model.inputs.every((input) => rowWidth(input, model) === 1);
+    if (model.isDecoupled || model.isSequence) return false;
+    return matrixInput(model) !== undefined || (model.inputs.length > 1 && model.inputs.every((input) => rowWidth(input, model) === 1));
 }
 
 function matrixInput(model: ModelDescription): InputSpec | undefined {

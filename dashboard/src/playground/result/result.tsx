@@ -1,6 +1,6 @@
 /** What came back: the time, the outputs, the responses of a stream as they come, or the error. */
 
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Text } from "../../parts/blocks";
 import { Copy } from "../../parts/copy";
 import { bytes } from "../../format";
@@ -8,6 +8,7 @@ import { splitTime, stepParts, shownMs, type TimePart } from "../wire/timing";
 import type { InferCall } from "../wire/infer_body";
 import type { Answer } from "../wire/infer_answer";
 import type { Pixels } from "../picture/resize";
+import { shownElement } from "../tensor/elements";
 import { OutputCard } from "./output_card";
 import { type Failure, MAX_KEPT, type RunState } from "./run_state";
 import type { ViewKind } from "./views";
@@ -15,8 +16,14 @@ import type { ViewKind } from "./views";
 export function Result(props: { run: RunState }) {
     const chosen = useRef(new Map<string, ViewKind>()).current;
     const run = props.run.run.value;
+    const section = useRef<HTMLElement>(null);
+    useEffect(() => {
+        // Where the response is below the form, it comes into sight.
+        const place = section.current?.getBoundingClientRect();
+        if (run.phase !== "idle" && place && place.top > innerHeight * 0.8) section.current?.scrollIntoView({ block: "start", behavior: "smooth" });
+    }, [run.phase]);
     return (
-        <section class="pg-result" aria-label="Response">
+        <section class="pg-result" aria-label="Response" ref={section}>
             <div class="pg-head">
                 <h2>Response</h2>
                 <p class="pg-status" role="status">{statusOf(props.run)}</p>
@@ -139,8 +146,10 @@ function Streamed(props: { run: RunState }) {
             <ol class="pg-stream">
                 {answers.toReversed().map(({ number, atMs, answer }) => (
                     <li key={number}>
-                        <p class="pg-id">response {number} at {shownMs(atMs)}</p>
-                        {answer.tensors.map((tensor) => <OutputCard key={tensor.name} tensor={tensor} tensors={answer.tensors} picture={undefined} chosen={chosen} isClassified={false} />)}
+                        <p class="pg-line"><span>{number}</span><span>{shownMs(atMs)}</span><span><Text>{lineOf(answer) ?? ""}</Text></span></p>
+                        {lineOf(answer) === undefined && answer.tensors.map((tensor) => (
+                            <OutputCard key={tensor.name} tensor={tensor} tensors={answer.tensors} picture={undefined} chosen={chosen} isClassified={false} />
+                        ))}
                     </li>
                 ))}
             </ol>
@@ -148,7 +157,18 @@ function Streamed(props: { run: RunState }) {
     );
 }
 
+const MAX_LINE = 4;
 const MAX_JOINED = 20_000;
+
+/** A response of few values in one line; undefined for others. */
+function lineOf({ tensors }: Answer): string | undefined {
+    if (tensors.some((tensor) => tensor.values.length > MAX_LINE)) return undefined;
+    const shown = tensors.map((tensor) => {
+        const values = Array.from({ length: tensor.values.length }, (_, index) => shownElement(tensor, index)).join(", ");
+        return tensors.length > 1 ? `${tensor.name}: ${values}` : values;
+    });
+    return shown.join("  ").length > 2000 ? undefined : shown.join("  ");
+}
 
 /** The texts of a stream of words in one; undefined if responses have anything but one text. */
 function joinedText(answers: readonly Answer[]): string | undefined {

@@ -22,7 +22,7 @@ export function Bars(props: { rows: ClassRow[] }) {
             {props.rows.map((row, index) => (
                 <li key={index}>
                     <span class="pg-bar-label" title={row.label}>{row.label ? <Text>{row.label}</Text> : `class ${row.index}`}</span>
-                    <meter class="pg-bar" min={0} max={1} value={lengths[index]} aria-label={row.label || `class ${row.index}`} />
+                    <svg class="pg-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect width={100 * lengths[index]!} height={10} /></svg>
                     <span class="pg-bar-value">{isShare ? `${(row.value * 100).toFixed(1)} %` : shownNumber(row.value, "FP32").slice(0, 9)}</span>
                     {row.label && <span class="pg-bar-index">{row.index}</span>}
                 </li>
