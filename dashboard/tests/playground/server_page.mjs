@@ -39,10 +39,11 @@ export async function send(page, work = () => sendButton(page).click()) {
     const received = page.waitForResponse((response) => response.url().endsWith("/infer"));
     await work();
     const response = await received;
-    const body = await response.body();
+    const isStream = response.headers()["content-type"]?.startsWith("text/event-stream");
+    const body = isStream ? undefined : await response.body();
     const length = response.headers()["inference-header-content-length"];
     await page.getByRole("status").filter({ hasText: /Answered|Refused|responses/ }).waitFor();
-    return { status: response.status(), answer: response.ok() ? decodeAnswer(new Uint8Array(body), length === undefined ? undefined : Number(length)) : undefined, request: response.request() };
+    return { status: response.status(), answer: response.ok() && body ? decodeAnswer(new Uint8Array(body), length === undefined ? undefined : Number(length)) : undefined, request: response.request() };
 }
 
 export function output(page, name) {

@@ -18,7 +18,7 @@ const LANGUAGES = {
     fetch: { name: "JavaScript", make: fetchCode },
 } as const;
 type Language = keyof typeof LANGUAGES;
-const MAX_SHOWN = 20_000;
+const MAX_SHOWN = 100_000;
 
 export function CodePanel(props: { form: FormState; version: string | undefined }) {
     const isOpen = useSignal(false);

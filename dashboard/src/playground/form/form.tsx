@@ -44,9 +44,10 @@ export function Form(props: { form: FormState; run: RunState }) {
             <Options form={form} />
             <div class="pg-send">
                 {isRunning ? (
-                    <button type="button" class="danger" onClick={() => run.cancel()}>Cancel</button>
+                    <button key="cancel" type="button" class="danger" onClick={() => run.cancel()}>Cancel</button>
                 ) : (
-                    <button type="submit" class="primary">Send</button>
+                    // A button of its own: one that became "Send" within its click would send.
+                    <button key="send" type="submit" class="primary">Send</button>
                 )}
                 <span class="quiet-text"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>
             </div>

@@ -31,7 +31,7 @@ export interface EncodedCall {
 }
 
 /** Larger inputs are sent in the binary form. */
-export const MAX_JSON_BYTES = 16 * 1024;
+export const MAX_JSON_BYTES = 4 * 1024;
 export const STREAM_TYPE = "text/event-stream";
 
 /** Encode a call. */
