@@ -169,6 +169,20 @@ _PYTHON_MODELS = {
             )
         """,
     ),
+    "sound": (
+        _python([("AUDIO", "FP32", "-1")], [("SECONDS", "FP32", "1"), ("LOUDEST", "FP32", "1")]),
+        """
+        def execute(self, requests):
+            heard = [value(request, "AUDIO") for request in requests]
+            return [
+                answer(
+                    SECONDS=np.array([len(samples) / 16000], np.float32),
+                    LOUDEST=np.abs(samples).max(initial=0, keepdims=True).astype(np.float32),
+                )
+                for samples in heard
+            ]
+        """,
+    ),
     "zeros": (
         _python([("COUNT", "INT32", "1")], [("VALUES", "FP32", "-1")]),
         """

@@ -61,6 +61,7 @@ tryIt("a file that is no picture is refused with what to do", "scenes", async (p
 });
 
 tryIt("a picture can be pasted", "scenes", async (page) => {
+    await page.locator(".pg-drop").waitFor();
     await send(page, () => page.evaluate(async () => {
         const canvas = new OffscreenCanvas(40, 30);
         canvas.getContext("2d").fillRect(0, 0, 20, 20);
@@ -69,6 +70,49 @@ tryIt("a picture can be pasted", "scenes", async (page) => {
         document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer }));
     }));
     await page.getByText("pasted.png").waitFor();
+});
+
+tryIt("a picture can be dropped", "detector", async (page) => {
+    await page.locator(".pg-drop").waitFor();
+    const { answer } = await send(page, () => page.evaluate(async () => {
+        const canvas = new OffscreenCanvas(50, 20);
+        canvas.getContext("2d").fillRect(0, 0, 20, 20);
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([await canvas.convertToBlob()], "dropped.png", { type: "image/png" }));
+        document.querySelector(".pg-drop").dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+    }));
+    assert.deepEqual(answer.tensors.find(({ name }) => name === "NEGATIVE").shape, [20, 50, 3]);
+});
+
+/** A WAV file of one channel at 8000 Hz: half a second at half the full volume. */
+function wave() {
+    const file = Buffer.alloc(44 + 8000);
+    file.write("RIFF", 0);
+    file.writeUInt32LE(36 + 8000, 4);
+    file.write("WAVEfmt ", 8);
+    file.writeUInt32LE(16, 16);
+    file.writeUInt16LE(1, 20);
+    file.writeUInt16LE(1, 22);
+    file.writeUInt32LE(8000, 24);
+    file.writeUInt32LE(16000, 28);
+    file.writeUInt16LE(2, 32);
+    file.writeUInt16LE(16, 34);
+    file.write("data", 36);
+    file.writeUInt32LE(8000, 40);
+    for (let at = 44; at < file.length; at += 2) file.writeInt16LE(16384, at);
+    return file;
+}
+
+tryIt("sound of a file has the rate of the model", "sound", async (page) => {
+    await page.getByRole("button", { name: "Sound", exact: true }).click();
+    await page.getByLabel("Sound file").setInputFiles({ name: "half.wav", mimeType: "audio/wav", buffer: wave() });
+    await page.getByText("0.50 s, 8000 samples").waitFor();
+    const { answer } = await send(page);
+    const [seconds, loudest] = answer.tensors.map(plain);
+    assert.equal(seconds[0], 0.5);
+    assert.ok(loudest[0] > 0.49 && loudest[0] < 0.6, String(loudest[0]));
+    await page.getByLabel("Sound file").setInputFiles({ name: "none.wav", mimeType: "audio/wav", buffer: Buffer.from("text") });
+    await page.getByText("the browser cannot read 'none.wav' as sound").waitFor();
 });
 
 tryIt("boxes, a mask and a picture are drawn", "detector", async (page) => {

@@ -9,5 +9,5 @@ tryIt("three clicks try a picture", "", async (page) => {
     const { answer } = await send(page, () => sendButton(page).click());
     assert.deepEqual(answer.tensors[0].shape, [1, 5]);
     await output(page, "scores").getByText(/^class \d+$/).first().waitFor();
-    await page.getByText("executing the model").waitFor();
+    await page.locator(".pg-times li", { hasText: "executing the model" }).waitFor();
 });

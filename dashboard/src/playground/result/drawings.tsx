@@ -102,18 +102,21 @@ export function BoxesView(props: { tensor: Tensor; others: readonly Tensor[]; pi
     const isNormalized = useSignal(areNormalized(tensor));
     const least = useSignal(0.3);
     const all = boxesOf(tensor, props.others, format.value, isNormalized.value, picture);
+    const factor = Math.max(1, Math.round(MIN_DRAWN / Math.max(picture.width, picture.height)));
     const hasScores = all.some((box) => box.score !== undefined);
     const boxes = all.filter((box) => box.score === undefined || box.score >= least.value).slice(0, MAX_BOXES);
     useEffect(() => {
         const context = canvas.current?.getContext("2d");
         if (!context) return;
-        context.putImageData(toRgba(picture), 0, 0);
-        for (const box of boxes) draw(context, box, picture);
+        const source = new OffscreenCanvas(picture.width, picture.height);
+        source.getContext("2d")?.putImageData(toRgba(picture), 0, 0);
+        context.drawImage(source, 0, 0, picture.width * factor, picture.height * factor);
+        for (const box of boxes) draw(context, { ...box, points: box.points.map(([x, y]) => [x * factor, y * factor]) });
     });
     return (
         <>
             <figure class="pg-drawing">
-                <canvas ref={canvas} width={picture.width} height={picture.height} role="img" aria-label={`${boxes.length} boxes over the picture`} />
+                <canvas ref={canvas} width={picture.width * factor} height={picture.height * factor} role="img" aria-label={`${boxes.length} boxes over the picture`} />
                 <figcaption>{boxes.length} of {all.length} boxes</figcaption>
             </figure>
             <div class="pg-row">
@@ -142,8 +145,11 @@ export function BoxesView(props: { tensor: Tensor; others: readonly Tensor[]; pi
     );
 }
 
-function draw(context: CanvasRenderingContext2D, box: Box, picture: Pixels): void {
-    const line = Math.max(1, Math.round(Math.max(picture.width, picture.height) / 300));
+/** A small picture is enlarged to about so many pixels, so that captions in it can be read. */
+const MIN_DRAWN = 720;
+
+function draw(context: CanvasRenderingContext2D, box: Box): void {
+    const line = Math.max(1, Math.round(Math.max(context.canvas.width, context.canvas.height) / 300));
     context.beginPath();
     box.points.forEach(([x, y], index) => (index ? context.lineTo(x, y) : context.moveTo(x, y)));
     context.closePath();

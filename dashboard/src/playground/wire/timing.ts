@@ -15,7 +15,7 @@ const MEANINGS: Record<string, string> = {
     gather: "joining the inputs of the batch",
     compute: "executing the model",
     scatter: "splitting the outputs of the batch",
-    encode: "writing the response",
+    encode: "writing and compressing the response",
 };
 const FIELD = /^\s*([!#$%&'*+.^_`|~\w-]+)\s*;.*?dur=("?)([\d.]+)\2/;
 
