@@ -13,7 +13,14 @@ from support.model_repository import write_model
 
 HOSTILE_NAME = '"><img src=x onerror=document.title=1>'
 """Of a tensor: markup that would run if the page did not write it as text."""
-LABELS = ("valley", "<b>mountain</b>", "<img src=x onerror=document.title=1>", "lake: blue", "sea", *map(str, range(15)))
+LABELS = (
+    "valley",
+    "<b>mountain</b>",
+    "<img src=x onerror=document.title=1>",
+    "lake: blue",
+    "sea",
+    *map(str, range(15)),
+)
 PYTHON = """
 import time
 
@@ -38,7 +45,9 @@ def write_playground_models(repository: Path) -> None:
     """Write all models into a repository."""
     _write_onnx(repository)
     for name, (config, methods) in _PYTHON_MODELS.items():
-        write_model(repository, name, config, {"1/model.py": PYTHON + textwrap.indent(textwrap.dedent(methods), "    ")})
+        write_model(
+            repository, name, config, {"1/model.py": PYTHON + textwrap.indent(textwrap.dedent(methods), "    ")}
+        )
 
 
 def classifier() -> bytes:
@@ -58,13 +67,17 @@ def classifier() -> bytes:
 
 
 def _write_onnx(repository: Path) -> None:
-    labels = f'output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ {len(LABELS)} ] label_filename: "labels.txt" }} ]'
+    labels = (
+        f'output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ {len(LABELS)} ] label_filename: "labels.txt" }} ]'
+    )
     files: Mapping[str, str | bytes] = {"1/model.onnx": classifier(), "labels.txt": "\n".join(LABELS)}
     write_model(repository, "scenes", f'backend: "onnxruntime"\nmax_batch_size: 8\n{labels}\n', files)
     price = _matrix("X", "price", np.array([[1.0], [10.0], [100.0]], np.float32))
     features = _parameter("feature_names", '["rooms", "kind", "area"]')
     features += _parameter("feature_categories", '{"kind": ["flat", "house"]}')
-    write_model(repository, "houses", f'backend: "onnxruntime"\nmax_batch_size: 16\n{features}', {"1/model.onnx": price})
+    write_model(
+        repository, "houses", f'backend: "onnxruntime"\nmax_batch_size: 16\n{features}', {"1/model.onnx": price}
+    )
     total = onnx_models.add_sub(("N", 3), DataType.INT64)
     write_model(repository, "sums", 'backend: "onnxruntime"\nmax_batch_size: 4\n', {"1/model.onnx": total})
     half = onnx_models.identity(DataType.FP16, ("N", 4))
@@ -199,7 +212,7 @@ _PYTHON_MODELS = {
         _python(
             [("VALUE", "INT32", "1")],
             [("TOTAL", "INT32", "1")],
-            "max_batch_size: 1\nsequence_batching { control_input [ { name: \"START\" control [ "
+            'max_batch_size: 1\nsequence_batching { control_input [ { name: "START" control [ '
             "{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ] }",
         ),
         """

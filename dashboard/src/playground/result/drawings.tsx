@@ -161,7 +161,7 @@ function draw(context: CanvasRenderingContext2D, box: Box): void {
     context.stroke();
     const words = [box.caption.slice(0, 40), box.score?.toFixed(2)].filter(Boolean).join(" ");
     if (!words) return;
-    const size = Math.max(10, line * 6);
+    const size = Math.max(12, Math.round(context.canvas.width / 40));
     const x = Math.min(...box.points.map((point) => point[0]));
     const y = Math.max(size + 4, Math.min(...box.points.map((point) => point[1])));
     context.font = `600 ${size}px system-ui, sans-serif`;
