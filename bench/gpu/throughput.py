@@ -45,7 +45,6 @@ _ORDER_S = 60.0
 
 _MORE = {
     "dynamic": "dynamic_batching { }",
-    "graphs": "optimization { cuda { graphs: true } }",
     "isolated": 'parameters { key: "isolation" value { string_value: "process" } }',
 }
 """What the words of a suffix add to a configuration."""
@@ -143,20 +142,15 @@ def _cases(room: Room) -> list[Case]:
         return [
             Case("bert_bf16", 4),
             Case("bert_bf16", 1, 8, 4, "_dynamic", label=" dynamic, 8 clients"),
-            Case("bert_bf16", 4, suffix="_graphs", label=" graphs"),
             Case("resnet_fp16", 2, way="system", label=" system shm"),
         ]
     return [
         Case("bert_bf16", 64),
-        Case("bert_bf16", 16, suffix="_graphs", label=" graphs"),
-        Case("bert_bf16", 64, suffix="_graphs", label=" graphs"),
         Case("resnet_fp16", 32, way="cuda", label=" cuda shm"),
         Case("bert_bf16", 1, 128, 64, "_dynamic", label=" dynamic, 128 clients"),
         Case("resnet_fp16", 32, way="system", label=" system shm"),
         Case("bert_bf16", 16),
         Case("bert_bf16", 1),
-        Case("bert_bf16", 1, suffix="_graphs", label=" graphs"),
-        Case("bert_bf16", 1, 128, 64, "_dynamic_graphs", label=" dynamic, 128 clients, graphs"),
         Case("bert_bf16", 1, 128, 64, "_dynamic_isolated", label=" dynamic, 128 clients, isolated"),
         Case("resnet_fp16", 32, label=" http"),
         Case("bert_fp16", 64),

@@ -6,6 +6,7 @@ starts a graceful exit, the second ends the process at once.
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -166,6 +167,8 @@ class FailedStartError(InferError):
 
 def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, object, int]]) -> int:
     """Set up the log, run `run` on an event loop and return its status, 1 if it raises InferError."""
+    # A crash of a framework's native code ends the process; its stacks name the model and the library.
+    faulthandler.enable(2)
     # Objects from start-up stay; collections meanwhile only cost time. Modules need no collection at the end.
     gc.disable()
     gc.freeze()
