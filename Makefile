@@ -42,8 +42,8 @@ test-fast: $(STAMP) ## everything but the slow integration tests, in less than t
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/docs tests/unit tests/property tests/contract tests/conformance \
 		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
 
-test-long: $(STAMP) ## what CI leaves out: all examples of the costly properties, and tests of minutes
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long tests/property tests/conformance
+test-long: $(STAMP) ## what CI leaves out: all examples of the properties, and tests of minutes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long tests/property tests/conformance tests/unit
 	$(BIN)/python -m pytest --long -m long tests/integration
 
 test-frameworks: ## the tests of the framework backends, in an environment of 4 GB of their own

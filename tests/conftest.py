@@ -10,12 +10,14 @@ import hypothesis
 import pytest
 
 from support.file_seconds import TABLE, FileSeconds, sort_tests
-from support.long_run import CI, LONG
+from support.long_run import CI, EXAMPLES, LONG
 
 # No test asserts a time: how long an example takes depends on what else the machine does.
 slowness = [hypothesis.HealthCheck.too_slow]
 for profile in (CI, LONG):
-    hypothesis.settings.register_profile(profile, deadline=None, suppress_health_check=slowness)
+    hypothesis.settings.register_profile(
+        profile, deadline=None, suppress_health_check=slowness, max_examples=EXAMPLES[profile]
+    )
 hypothesis.settings.load_profile(CI)
 
 # A shell that runs the tests in the background has them ignore it, and with them all that they start.

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import joblib
 import pytest
-from sklearn import datasets, linear_model, pipeline, preprocessing
 
 from support.page_blocks import Block, section_blocks
 from support.ports import free_port
@@ -100,6 +98,10 @@ def test_first_answer_in_environment_of_its_own(packages: Mapping[str, str], tmp
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[str]:
     """The URL of the app of the page, with a pickled pipeline in `tmp_path`."""
+    # Here, because every process of the tests imports every file.
+    import joblib
+    from sklearn import datasets, linear_model, pipeline, preprocessing
+
     iris = datasets.load_iris()
     model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression())
     joblib.dump(model.fit(iris.data, iris.target_names[iris.target]), tmp_path / "iris.joblib")

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import boto3
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "AKIATESTING00001", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
@@ -24,6 +22,10 @@ class S3Server:
     """moto's S3 on a free port; `requests` are those that came, as `METHOD path?query`."""
 
     def __init__(self) -> None:
+        # Here, because every process of the tests imports this file.
+        import boto3
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self._moto = DomainDispatcherApplication(create_backend_app)
         self.requests: list[str] = []
         self.door: Door = lambda method, path: None
