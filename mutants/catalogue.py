@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # engine
     Mutant(
         name="second_wake_up",
-        file="src/naiad/engine/serving/dispatcher.py",
+        file="src/naiad/engine/serving/dispatch/dispatcher.py",
         text="                other = self._pop_idle() if self._idle else None\n        if dropped:\n",
         replacement="        if dropped:\n",
         tests=("unit/engine/serving/test_idle_runners.py", "property/test_wake_up_invariants.py"),
@@ -218,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost_wake_up",
-        file="src/naiad/engine/serving/response_queue.py",
+        file="src/naiad/engine/serving/dispatch/response_queue.py",
         text=(
             "        self._woken = False\n"
             "        answers = self._answers\n"
