@@ -847,7 +847,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="set_aside_is_reported",
-        file="src/naiad/cli/predict.py",
+        file="src/naiad/cli/models/predict.py",
         text="    if not summary.failed_rows and not summary.set_aside:\n",
         replacement="    if not summary.failed_rows:\n",
         tests=("integration/test_predict_robustness.py",),
