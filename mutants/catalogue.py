@@ -698,7 +698,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="scale_of_all_columns",
-        file="src/naiad/tools/optimize/correctness/scales.py",
+        file="src/naiad/tools/optimize/correctness/scores/scales.py",
         text="        if start is not None and size * _FACTOR < start and",
         replacement="        if False and start is not None and size * _FACTOR < start and",
         tests=("unit/tools/optimize/correctness/test_columns.py",),
