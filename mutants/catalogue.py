@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # engine
     Mutant(
         name="second_wake_up",
-        file="src/naiad/engine/serving/dispatcher.py",
+        file="src/naiad/engine/serving/dispatch/dispatcher.py",
         text="                other = self._pop_idle() if self._idle else None\n        if dropped:\n",
         replacement="        if dropped:\n",
         tests=("unit/engine/serving/test_idle_runners.py", "property/test_wake_up_invariants.py"),
@@ -218,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost_wake_up",
-        file="src/naiad/engine/serving/response_queue.py",
+        file="src/naiad/engine/serving/dispatch/response_queue.py",
         text=(
             "        self._woken = False\n"
             "        answers = self._answers\n"
@@ -698,7 +698,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="scale_of_all_columns",
-        file="src/naiad/tools/optimize/correctness/scales.py",
+        file="src/naiad/tools/optimize/correctness/scores/scales.py",
         text="        if start is not None and size * _FACTOR < start and",
         replacement="        if False and start is not None and size * _FACTOR < start and",
         tests=("unit/tools/optimize/correctness/test_columns.py",),
@@ -847,7 +847,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="set_aside_is_reported",
-        file="src/naiad/cli/predict.py",
+        file="src/naiad/cli/models/predict.py",
         text="    if not summary.failed_rows and not summary.set_aside:\n",
         replacement="    if not summary.failed_rows:\n",
         tests=("integration/test_predict_robustness.py",),

@@ -17,7 +17,7 @@ from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.serving import loop_runner as instance_on_loop
+from naiad.engine.serving.execution import loop_runner as instance_on_loop
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics

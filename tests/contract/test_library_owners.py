@@ -37,7 +37,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "numpy": (
         "naiad/backend/",
         "naiad/bind/",
-        "naiad/cli/optimize.py",
+        "naiad/cli/models/optimize.py",
         "naiad/client/",
         "naiad/config/padding.py",
         "naiad/core/",

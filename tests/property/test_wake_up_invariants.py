@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.response_queue import ResponseQueue
+from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+from naiad.engine.serving.dispatch.response_queue import ResponseQueue
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request

@@ -3,7 +3,7 @@
 Waking a sleeping worker takes about 50 us, as long as a small model takes. While single requests follow each other
 closely (one client that waits for each response), the worker polls for the next one for a moment before it sleeps:
 0.31 ms for a request of one HTTP client became 0.20 ms, at less CPU time. The event loop does the same
-(engine/serving/busy_polling.py).
+(engine/serving/dispatch/busy_polling.py).
 
 Several processes may take part in a request: a model that calls models needs three. While one of them sleeps, the
 others always miss their window, so busy polling would never prove useful for any. Therefore all sleeping processes

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from naiad.cli.analyze import _Progress, run
+from naiad.cli.models.analyze import _Progress, run
 from naiad.tools.analyze.search import SearchProgress
 
 

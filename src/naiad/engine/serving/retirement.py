@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.runners import InstanceRunner
+from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+from naiad.engine.serving.dispatch.runners import InstanceRunner
 from naiad.telemetry.last_resort import report
 
 _LINGER_S = 5.0

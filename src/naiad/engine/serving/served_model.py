@@ -18,17 +18,17 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules, LargeAdmission
 from naiad.engine.instance_resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
-from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.dispatch.runners import InstanceRunner
+from naiad.engine.serving.dispatch.sequence_dispatcher import SequenceDispatcher
+from naiad.engine.serving.execution.executor import BatchExecutor
+from naiad.engine.serving.execution.loop_runner import LoopRunner
+from naiad.engine.serving.execution.thread_runner import ThreadRunner
 from naiad.engine.serving.large_requests import MAX_ROWS, LargeRequest, can_split
-from naiad.engine.serving.loop_runner import LoopRunner
-from naiad.engine.serving.response_queue import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.retirement import RetiredInstances
-from naiad.engine.serving.runners import InstanceRunner
-from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.serving.served import Served
 from naiad.engine.serving.suspects import Suspects
-from naiad.engine.serving.thread_runner import ThreadRunner
 from naiad.engine.transforms.padding import PaddedRequests
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S
@@ -37,7 +37,7 @@ from naiad.scheduler.rate_limiter import ResourceUsage
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 if TYPE_CHECKING:
-    from naiad.engine.serving.executor import BatchTransform
+    from naiad.engine.serving.execution.executor import BatchTransform
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ class Tolerance:
     """What an output may differ by. All of them hold.
 
     An element may differ by `absolute + relative * max(|expected|, scale)`; the scale is that of its column over the
-    samples, or the root mean square of the output in that sample (`correctness.scales`).
+    samples, or the root mean square of the output in that sample (`correctness.scores.scales`).
     """
 
     absolute: float

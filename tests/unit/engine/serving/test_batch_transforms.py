@@ -7,7 +7,7 @@ import pytest
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.execution.executor import BatchExecutor
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from naiad.engine.serving import busy_polling as module
-from naiad.engine.serving.busy_polling import BusyPolling
+from naiad.engine.serving.dispatch import busy_polling as module
+from naiad.engine.serving.dispatch.busy_polling import BusyPolling
 from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS
 from support.engine_parts import StepLoop
 

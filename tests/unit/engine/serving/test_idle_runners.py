@@ -5,9 +5,9 @@ from collections.abc import Collection
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.response_queue import ResponseQueue
-from naiad.engine.serving.runners import InstanceRunners, join_all
+from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+from naiad.engine.serving.dispatch.response_queue import ResponseQueue
+from naiad.engine.serving.dispatch.runners import InstanceRunners, join_all
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request

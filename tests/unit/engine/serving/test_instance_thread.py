@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.engine.serving.thread_runner import ThreadRunner
+from naiad.engine.serving.execution.thread_runner import ThreadRunner
 from support.engine_parts import ScriptedInstance
 from support.scheduling import MS, waiting_request
 
 if TYPE_CHECKING:
-    from naiad.engine.serving.dispatcher import Dispatcher
-    from naiad.engine.serving.executor import BatchExecutor
+    from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+    from naiad.engine.serving.execution.executor import BatchExecutor
 
 
 class _Instance(ScriptedInstance):

@@ -8,7 +8,7 @@ from naiad.core.datatype import BY_CONFIG_NAME, DataType
 from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.serving.sequence_dispatcher import IterativeRequests
+from naiad.engine.serving.dispatch.sequence_dispatcher import IterativeRequests
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.factory import create_scheduler
 from support.engine_parts import Answers

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.engine.serving.thread_runner import Placement, ThreadUsage
+from naiad.engine.serving.execution.thread_runner import Placement, ThreadUsage
 
 US, MS = 1_000, 1_000_000
 

@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.serving.response_queue import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue
 from support.engine_parts import Answers, StepLoop, request
 
 HEADER = ResponseHeader("m", "1", ())

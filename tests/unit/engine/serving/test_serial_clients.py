@@ -1,5 +1,5 @@
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.serving.busy_polling import ENOUGH, SerialClients, watch_for_serial_clients
+from naiad.engine.serving.dispatch.busy_polling import ENOUGH, SerialClients, watch_for_serial_clients
 
 
 def test_only_the_thousandth_lone_batch_logs_hint():

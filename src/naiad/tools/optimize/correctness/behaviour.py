@@ -8,10 +8,10 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.correctness.elements import OutputDifference, compare_output
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
 from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.scores.elements import OutputDifference, compare_output
 from naiad.tools.optimize.verdict import Difference
 
 _COPIES = 2

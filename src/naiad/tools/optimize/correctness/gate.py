@@ -14,8 +14,8 @@ from naiad.tools.optimize.correctness.label_scores import Score, drop
 from naiad.tools.optimize.correctness.probes import Probe
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.scores.tolerances import Kind
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
-from naiad.tools.optimize.correctness.tolerances import Kind
 from naiad.tools.optimize.optimize_source import Samples
 from naiad.tools.optimize.verdict import Difference, Verdict
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.correctness.tolerances import Kind, default_tolerance, detect_kind
+from naiad.tools.optimize.correctness.scores.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.optimize_source import Labels
 from naiad.tools.optimize.verdict import Tolerance
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.column_scores import FEWEST_ROWS, LIKELY, ColumnFinding, ColumnSums
-from naiad.tools.optimize.correctness.elements import (
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays
+from naiad.tools.optimize.correctness.scores.column_scores import FEWEST_ROWS, LIKELY, ColumnFinding, ColumnSums
+from naiad.tools.optimize.correctness.scores.elements import (
     OutputDifference,
     Worst,
     agrees_on_first,
@@ -17,10 +19,8 @@ from naiad.tools.optimize.correctness.elements import (
     compare_output,
     same_labels,
 )
-from naiad.tools.optimize.correctness.judgement_settings import Settings
-from naiad.tools.optimize.correctness.runners.model_runner import Arrays
+from naiad.tools.optimize.correctness.scores.tolerances import OF_BATCHES, Kind, default_tolerance, label_agreement
 from naiad.tools.optimize.correctness.source_reference import OutputReference
-from naiad.tools.optimize.correctness.tolerances import OF_BATCHES, Kind, default_tolerance, label_agreement
 from naiad.tools.optimize.verdict import Difference, Tolerance
 
 _EXACT_CHECKS = ("shape", "datatype", "inf/nan")

@@ -7,8 +7,8 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.labels import LabelObserver, LabelRelation
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
-from naiad.tools.optimize.correctness.scales import ScaleObserver, Scales
-from naiad.tools.optimize.correctness.tolerances import Kind
+from naiad.tools.optimize.correctness.scores.scales import ScaleObserver, Scales
+from naiad.tools.optimize.correctness.scores.tolerances import Kind
 
 _KEPT_BYTES = 64 << 20
 """Answers that are kept for the comparison; those beyond are asked for again."""

@@ -11,11 +11,11 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.elements import agrees_on_first
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
-from naiad.tools.optimize.correctness.tolerances import Kind
+from naiad.tools.optimize.correctness.scores.elements import agrees_on_first
+from naiad.tools.optimize.correctness.scores.tolerances import Kind
 from naiad.tools.optimize.optimize_source import Format, Samples
 from naiad.tools.optimize.package.package_files import TOLERANCES
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.optimize import _with_place
+from naiad.cli.models.optimize import _with_place
 from naiad.tools.optimize.converters.conversion_child import _reason
 
 

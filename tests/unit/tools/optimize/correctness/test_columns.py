@@ -8,7 +8,7 @@ from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.labels import LabelObserver
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison
-from naiad.tools.optimize.correctness.scales import ScaleObserver
+from naiad.tools.optimize.correctness.scores.scales import ScaleObserver
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
 from naiad.tools.optimize.optimize_source import Format
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.elements import agrees_on_first, compare_output, cosine_distance
 from naiad.tools.optimize.correctness.judgement_settings import Settings, parse_max_drop
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison
+from naiad.tools.optimize.correctness.scores.elements import agrees_on_first, compare_output, cosine_distance
+from naiad.tools.optimize.correctness.scores.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
-from naiad.tools.optimize.correctness.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.verdict import Tolerance
 

@@ -8,7 +8,7 @@ import pytest
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
-from naiad.tools.optimize.correctness.tolerances import Kind
+from naiad.tools.optimize.correctness.scores.tolerances import Kind
 from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.package import package_serving
 from naiad.tools.optimize.package.evidence import collect, read_evidence

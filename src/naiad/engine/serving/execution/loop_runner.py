@@ -9,10 +9,10 @@ from naiad.backend.api import RemoteInstance
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.ports import Loop, TimerHandle
-from naiad.engine.serving.busy_polling import BusyPolling
-from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.executor import BatchExecutor
-from naiad.engine.serving.recovery import Recovery
+from naiad.engine.serving.dispatch.busy_polling import BusyPolling
+from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
+from naiad.engine.serving.execution.executor import BatchExecutor
+from naiad.engine.serving.execution.recovery import Recovery
 
 _log = logging.getLogger(__name__)
 

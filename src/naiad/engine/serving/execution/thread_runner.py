@@ -21,9 +21,9 @@ from naiad.backend.cores import bind_thread
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.ports import Loop
-from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.executor import BatchExecutor
-from naiad.engine.serving.recovery import Recovery
+from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
+from naiad.engine.serving.execution.executor import BatchExecutor
+from naiad.engine.serving.execution.recovery import Recovery
 
 _FAST_NS = 100_000
 """A shorter execution is not worth a thread."""

@@ -34,11 +34,11 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import stopped
 from naiad.engine.instance_resources import ModelResources
-from naiad.engine.serving.batch_source import BatchSource
-from naiad.engine.serving.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
 from naiad.engine.serving.decoupled import DecoupledResponses
-from naiad.engine.serving.response_queue import OrderedResponseQueue, ResponseQueue
-from naiad.engine.serving.runners import InstanceRunner, InstanceRunners, join_all
+from naiad.engine.serving.dispatch.batch_source import BatchSource
+from naiad.engine.serving.dispatch.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
+from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.dispatch.runners import InstanceRunner, InstanceRunners, join_all
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics

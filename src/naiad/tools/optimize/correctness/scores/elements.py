@@ -7,8 +7,8 @@ import numpy as np
 
 from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
-from naiad.tools.optimize.correctness.scales import Scales
-from naiad.tools.optimize.correctness.tolerances import TIE, Kind
+from naiad.tools.optimize.correctness.scores.scales import Scales
+from naiad.tools.optimize.correctness.scores.tolerances import TIE, Kind
 from naiad.tools.optimize.verdict import Tolerance
 
 

@@ -11,8 +11,8 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cause_of, internal
 from naiad.core.request import InferRequest
 from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
-from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.response_queue import ResponseQueue
+from naiad.engine.serving.dispatch.dispatcher import Dispatcher
+from naiad.engine.serving.dispatch.response_queue import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
 from naiad.telemetry.statistics.model_statistics import ModelStatistics, is_cancelled
 

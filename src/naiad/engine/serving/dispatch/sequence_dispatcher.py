@@ -16,9 +16,9 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_re
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.engine.instance_resources import ModelResources
-from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.response_queue import ResponseQueue
-from naiad.engine.serving.runners import InstanceRunner
+from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
+from naiad.engine.serving.dispatch.response_queue import ResponseQueue
+from naiad.engine.serving.dispatch.runners import InstanceRunner
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics

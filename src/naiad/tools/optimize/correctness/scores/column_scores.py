@@ -11,8 +11,8 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.correctness.scales import FEW_COLUMNS, Scales
-from naiad.tools.optimize.correctness.tolerances import FLOAT_ROUNDING, Kind
+from naiad.tools.optimize.correctness.scores.scales import FEW_COLUMNS, Scales
+from naiad.tools.optimize.correctness.scores.tolerances import FLOAT_ROUNDING, Kind
 from naiad.tools.optimize.verdict import Tolerance
 
 FEWEST_ROWS = 8

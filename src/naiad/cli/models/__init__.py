@@ -1,0 +1,1 @@
+"""Verbs that find, make or use the best form of a model."""

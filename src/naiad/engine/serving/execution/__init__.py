@@ -1,0 +1,1 @@
+"""Batches are executed: on threads, on the event loop, or by worker processes, also after a failure."""

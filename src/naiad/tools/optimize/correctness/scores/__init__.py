@@ -1,0 +1,1 @@
+"""How far two tensors are from each other, and how far they may be."""
