@@ -61,13 +61,13 @@ class HealthWatches:
             try:
                 watch.show(status)
             except Exception:
-                # One broken call ends; the others go on.
+                # One broken call ends; the other calls go on.
                 _log.exception("gRPC call %s failed", watch.path)
                 watch.fail()
 
 
 class HealthWatch:
-    """One watching call; see `GrpcService` for who calls its methods."""
+    """One watching call; `GrpcService` has the order in which its methods are called."""
 
     def __init__(self, call: GrpcCall, watches: HealthWatches) -> None:
         self._call = call
@@ -117,7 +117,7 @@ class HealthWatch:
         """Do nothing: a call that watches is never paused."""
 
     def drain(self) -> None:
-        """Tell the client that the server ends, and end the call."""
+        """Show that the server ends, and end the call."""
         self.show(control_grpc.HEALTH_NOT_SERVING)
         self._finish(unavailable("Server exiting"))
 
