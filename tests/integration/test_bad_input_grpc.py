@@ -121,7 +121,7 @@ class TestMetadata:
             "/",
             "/ModelInfer",
             "/inference.GRPCInferenceService/ModelInfer/",
-            "/grpc.health.v1.Health/Watch",
+            "/grpc.health.v1.Health/List",
         ],
     )
     def test_unknown_method(self, peer: Http2Peer, path: str) -> None:

@@ -1,5 +1,6 @@
 """A store that cannot be reached at the start: the cache serves, and the server goes on trying. And bad keys."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,6 +94,29 @@ def test_warm_cache_serves_while_the_store_is_away(s3: S3Server, serve, mode: tu
     wait_until(lambda: scale(second) == 5, "the change was never loaded", timeout_s=60)
     assert is_up(second)
     assert second.get("/v2/health/ready").status == 200
+
+
+def test_store_that_hangs_delays_a_start_by_seconds(s3: S3Server, serve) -> None:
+    first = serve()
+    first.wait_ready()
+    first.stop()
+    may_answer = threading.Event()
+
+    def hang(method: str, path: str) -> None:
+        may_answer.wait(300)
+
+    s3.door = hang
+    try:
+        second = serve()
+        # Without the short limit a request alone may take 30 s, and there are five attempts.
+        second.wait_log("IS NOT REACHED: its . models are served as they were", timeout_s=45)
+        second.wait_ready()
+        assert scale(second) == 2
+        assert not is_up(second)
+    finally:
+        mend_store(s3)
+        may_answer.set()
+    wait_until(lambda: is_up(second), "the store was never reached", timeout_s=90)
 
 
 @pytest.mark.parametrize("mode", [(), POLL, EXPLICIT, PATTERN], ids=["none", "poll", "explicit", "pattern"])

@@ -54,14 +54,16 @@ def _decode_model(message: Buffer) -> ModelVersion:
     return ModelVersion(*control_grpc.decode_model_reference(message))
 
 
-def _decode_health_check(message: Buffer) -> None:
+def decode_health_check(message: Buffer) -> None:
+    """Check the service of a HealthCheckRequest. Raises InferError(NOT_FOUND) for one that the server lacks."""
     service = control_grpc.decode_health_check(message)
     if service not in _HEALTH_SERVICES:
         known = ", ".join(f"'{name}'" for name in _HEALTH_SERVICES)
         raise not_found(f"unknown service '{excerpt(service)}'; known are {known}")
 
 
-def _encode_health(is_ready: bool) -> bytes:
+def encode_health(is_ready: bool) -> bytes:
+    """Return a HealthCheckResponse."""
     return control_grpc.HEALTH_SERVING if is_ready else control_grpc.HEALTH_NOT_SERVING
 
 
@@ -112,7 +114,7 @@ HEALTH_CHECK = Operation(
     kind="query",
     group="Server",
     summary="gRPC's standard health check",
-    grpc=GrpcForm("/grpc.health.v1.Health/Check", _decode_health_check, _encode_health),
+    grpc=GrpcForm("/grpc.health.v1.Health/Check", decode_health_check, encode_health),
     call=lambda engine, _: engine.views.is_ready(),
 )
 HEALTH_WATCH: AnyOperation = Operation(
@@ -120,7 +122,7 @@ HEALTH_WATCH: AnyOperation = Operation(
     category="health",
     kind="query",
     group="Server",
-    summary="gRPC's standard health check as a stream; declared for access rules, and answered with UNIMPLEMENTED",
+    summary="gRPC's standard health check as a stream: the status, and each change of it",
     grpc=GrpcForm("/grpc.health.v1.Health/Watch"),
 )
 

@@ -15,10 +15,12 @@ from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, versi
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import control_handlers
+from naiad.frontend.grpc.health_watch import HealthWatch, HealthWatches
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.slice_runner import SliceJob
 from naiad.operations.inference import INFER, STREAM_INFER
+from naiad.operations.models import HEALTH_WATCH, decode_health_check, encode_health
 from naiad.operations.operation import AnyOperation, MayBringFiles, grpc_path
 from naiad.operations.table import OPERATIONS
 from naiad.protocol.grpc import control as control_grpc
@@ -30,6 +32,7 @@ _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction p
 
 _MODEL_INFER = grpc_path(INFER)
 _MODEL_STREAM_INFER = grpc_path(STREAM_INFER)
+_HEALTH_WATCH = grpc_path(HEALTH_WATCH)
 
 
 class InferenceGrpcService:
@@ -59,7 +62,9 @@ class InferenceGrpcService:
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
         self._controls = control_handlers(operations, calls, may_bring_files)
-        self._methods = frozenset((_MODEL_INFER, _MODEL_STREAM_INFER, *self._controls))
+        self._streaming = frozenset((_MODEL_STREAM_INFER, _HEALTH_WATCH))
+        self._methods = frozenset((_MODEL_INFER, *self._streaming, *self._controls))
+        self._watches = HealthWatches(lambda: encode_health(engine.views.is_ready()), decode_health_check)
 
     # --- called by the transport -----------------------------------------------------------------------------
 
@@ -99,10 +104,10 @@ class InferenceGrpcService:
 
     def is_streaming(self, path: str) -> bool:
         """Return whether messages of calls to `path` are delivered one by one."""
-        return path == _MODEL_STREAM_INFER
+        return path in self._streaming
 
     def stream_message(self, call: GrpcCall, message: Buffer) -> None:
-        """Submit one request of a ModelStreamInfer call."""
+        """Submit one request of a ModelStreamInfer call, or begin to watch."""
         stream = self._stream_of(call)
         try:
             stream.take(message)
@@ -112,7 +117,7 @@ class InferenceGrpcService:
             raise
 
     def refuse_message(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
-        """Answer a message of a ModelStreamInfer call with an error; the call goes on."""
+        """Answer a message of a ModelStreamInfer call with an error; the call goes on. A watching call ends."""
         self._stream_of(call).refuse(message, error)
 
     def stream_half_closed(self, call: GrpcCall) -> None:
@@ -127,10 +132,12 @@ class InferenceGrpcService:
         """End a ModelStreamInfer call after the responses to its open requests."""
         self._stream_of(call).drain()
 
-    def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream:
+    def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream | HealthWatch:
         stream = call.context
         if stream is ENDED:
             return ENDED
+        if call.path == _HEALTH_WATCH:
+            return stream if type(stream) is HealthWatch else self._watches.open(call)
         if type(stream) is not InferStream:
             sender = None if self._compression is None else self._compression.sender(call)
             stream = InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)

@@ -43,6 +43,8 @@ HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""
 HEALTH_NOT_SERVING = b"\x08\x02"
 """HealthCheckResponse with status NOT_SERVING."""
+HEALTH_SERVICE_UNKNOWN = b"\x08\x03"
+"""HealthCheckResponse with status SERVICE_UNKNOWN, which Watch alone sends."""
 
 _M = TypeVar("_M", bound=Message)
 

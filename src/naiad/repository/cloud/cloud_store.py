@@ -54,6 +54,8 @@ class CloudStore(Store):
         self._config_name = config_name
         self._last = LastListing(cache.listings, objects.url.key)
         self._has_answered = self._says_cached = False
+        if self._last.read():
+            objects.be_brief()
         self._retry_s = 0.0
         """Until then a store that could not be reached is not asked again."""
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
-from naiad.repository.cloud.provider import FIXES, is_installed, make_client
+from naiad.repository.cloud.provider import BRIEF_S, FIXES, is_installed, make_client
 from naiad.repository.cloud.s3_names import names_below
 from naiad.repository.cloud.url import CloudUrl
 
@@ -190,6 +190,7 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._client: Any = None
         self._is_anonymous = False
+        self._is_brief = False
         self.bad_names: dict[str, str] = {}
         """Names that are no paths, directly below the URL, with the errors that were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
@@ -386,6 +387,11 @@ class ObjectStore:
         """Give an object another name. Raises InferError."""
         self._attempt(f"renaming {self.url.of(key)}", lambda: _library().rename(self._connected(), key, target))
 
+    def be_brief(self) -> None:
+        """Give up within seconds until the first answer: what the store had before can be used without it."""
+        with self._lock:
+            self._is_brief, self._client = True, None
+
     # --- attempts ---------------------------------------------------------------------------------------------------
 
     def _attempt(self, action: str, work: Callable[[], T]) -> T:
@@ -395,7 +401,9 @@ class ObjectStore:
         while True:
             was_anonymous = self._is_anonymous
             try:
-                return work()
+                answer = work()
+                self._end_brevity()
+                return answer
             except (InferError, ObjectChangedError):
                 raise
             except OSError as error:
@@ -407,12 +415,20 @@ class ObjectStore:
             if failure.kind is ObjectFailure.NO_CREDENTIAL and not was_anonymous:
                 self._go_on_without_credential()
                 continue
-            if failure.kind is not ObjectFailure.PASSING or attempt == ATTEMPTS:
-                raise self._refusal(action, failure, attempt, time.monotonic() - start_s)
+            elapsed_s = time.monotonic() - start_s
+            is_last = attempt == ATTEMPTS or (self._is_brief and elapsed_s >= BRIEF_S)
+            if failure.kind is not ObjectFailure.PASSING or is_last:
+                raise self._refusal(action, failure, attempt, elapsed_s)
             pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
             _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
             attempt += 1
             time.sleep(pause_s)
+
+    def _end_brevity(self) -> None:
+        """Give requests their usual time from now on, since the store answers."""
+        if self._is_brief:
+            with self._lock:
+                self._is_brief, self._client = False, None
 
     def _go_on_without_credential(self) -> None:
         """Read without a credential from now on, as public objects allow."""
@@ -444,7 +460,13 @@ class ObjectStore:
     def _connected(self) -> Any:
         with self._lock:
             if self._client is None:
-                self._client = make_client(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
+                self._client = make_client(
+                    self.url,
+                    self._credential,
+                    self._environ,
+                    anonymous=self._is_anonymous,
+                    is_brief=self._is_brief,
+                )
             return self._client
 
 

@@ -14,6 +14,8 @@ _EXTRAS = {"s3": "s3", "gs": "gcs", "as": "azure"}
 _CONNECT_TIMEOUT_S = 5
 _SILENCE_TIMEOUT_S = 30
 _REQUEST_TIMEOUT_S = 600
+BRIEF_S = 5.0
+"""Limit of a request, and of all attempts together, where something else can be used than an answer."""
 _BOTO3_TTL = datetime.timedelta(minutes=10)
 """How long obstore uses a credential of boto3, which renews those that end within 10 to 15 minutes."""
 
@@ -37,20 +39,26 @@ def is_installed(url: CloudUrl) -> None:
         )
 
 
-def make_client(url: CloudUrl, credential: Credential, environ: Mapping[str, str], *, anonymous: bool) -> Any:
-    """Return the client for a URL; no request is made. Raises InferError for a credential that cannot be used."""
+def make_client(
+    url: CloudUrl, credential: Credential, environ: Mapping[str, str], *, anonymous: bool, is_brief: bool = False
+) -> Any:
+    """Return the client for a URL; no request is made. Raises InferError for a credential that cannot be used.
+
+    `is_brief`: a request ends after `BRIEF_S`, however slowly a store answers.
+    """
+    limit_s = BRIEF_S if is_brief else _REQUEST_TIMEOUT_S
     stores = importlib.import_module("obstore.store")
     arguments: dict[str, Any] = {
         "prefix": url.prefix or None,
         # The caller counts attempts, so that the log has each of them.
-        "retry_config": {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=_REQUEST_TIMEOUT_S)},
+        "retry_config": {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=limit_s)},
     }
     settings, endpoint = _SETTINGS[url.scheme](url, credential, environ)
     arguments |= settings
     arguments["client_options"] = {
         "connect_timeout": f"{_CONNECT_TIMEOUT_S} seconds",
-        "read_timeout": f"{_SILENCE_TIMEOUT_S} seconds",
-        "timeout": f"{_REQUEST_TIMEOUT_S} seconds",
+        "read_timeout": f"{min(limit_s, _SILENCE_TIMEOUT_S):g} seconds",
+        "timeout": f"{limit_s:g} seconds",
         "allow_http": endpoint.startswith("http://"),
     }
     if anonymous:
