@@ -192,7 +192,7 @@ def test_refusal_says_which_flag_is_missing(save: Callable[[Path], Saved], fix: 
     assert fix in " ".join(running.log_text().split())
 
 
-def test_exported_model_of_one_row_says_what_to_change(tmp_path: Path) -> None:
+def test_model_of_one_row_says_what_to_change(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(network(), (torch.from_numpy(SCALED[:1]),)), path)
     with serving(tmp_path / "log", str(path)) as server:

@@ -1,6 +1,7 @@
 """Requests over a gRPC stream against servers that answer by script."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from naiad.core.errors import InferError
 from naiad.protocol.grpc.client import read_stream_response
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from naiad.tools.perf.perf_plan import Mode
-from naiad.wire.grpc import HEADER_BLOCK, encode_trailers
+from naiad.tools.perf.targets.grpc_stream import StreamCall
+from naiad.wire.grpc import HEADER_BLOCK, GrpcError, encode_trailers
 from naiad.wire.http2.frames import DATA, HEADERS, Http2Code, frame, goaway, rst_stream
 from support.http2_peer import settings_frame
 from support.perf_targets import Sender, opened, run, server_of
@@ -287,3 +289,31 @@ def test_every_request_ends_once(choices, connections):
         assert len(sender.ends) == len(set(sender.ends))
 
     with_script(respond, body, connections, request_timeout_s=0.1)
+
+
+def stream_call():
+    connection = SimpleNamespace(has_served=False, http2=SimpleNamespace(message_count=0), now_ns=0)
+    return StreamCall(connection)
+
+
+def test_response_to_no_request_ends_the_stream():
+    with pytest.raises(GrpcError, match="a second response to '7', or one to no request"):
+        stream_call().message_received(message("7")[5:])
+    with pytest.raises(GrpcError, match="too many responses"):
+        stream_call().message_received(message()[5:])
+
+
+def test_late_response_of_an_expired_request_is_dropped():
+    call = stream_call()
+    call.expired.add("7")
+    call.message_received(message("7", final=False)[5:])
+    call.message_received(message("7", final=True)[5:])
+    assert not call.expired
+    with pytest.raises(GrpcError):
+        call.message_received(message("7", final=True)[5:])
+
+
+def test_decoupled_models_may_send_more_than_is_known():
+    call = stream_call()
+    call.has_single = False
+    call.message_received(message("7")[5:])

@@ -14,6 +14,8 @@ from naiad.tools.perf.targets.grpc_connection import TargetCall, kind_of
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.headers import Fields
 
+_MOST_EXPIRED = 100_000
+"""Requests that were given up on a stream and are remembered."""
 _MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -52,7 +54,7 @@ class StreamCall(TargetCall):
             request_id = next(iter(pending))  # The server returns no ids: responses are in the order of requests.
         exchange = pending.get(request_id)
         if exchange is None:
-            self._take_other(request_id)
+            self._take_other(request_id, is_final=response.is_final)
             return
         if not response.is_empty:
             self._take(exchange, response)
@@ -60,9 +62,12 @@ class StreamCall(TargetCall):
             del pending[request_id]
             finish(exchange, self.connection.now_ns)
 
-    def _take_other(self, request_id: str) -> None:
+    def _take_other(self, request_id: str, *, is_final: bool) -> None:
         """Take a response to no request that waits for one. Raises GrpcError if there never was one."""
-        if self.has_single and request_id not in self.expired:
+        if request_id in self.expired:
+            if is_final:
+                self.expired.discard(request_id)
+        elif self.has_single:
             what = (
                 f"a second response to '{request_id}', or one to no request" if request_id else "too many responses"
             )
@@ -94,7 +99,11 @@ class StreamCall(TargetCall):
     def expire(self, before_ns: int, message: str) -> None:
         """Fail the requests that have started before `before_ns`; the stream goes on."""
         late = [key for key, exchange in self.pending.items() if exchange.start_ns < before_ns]
-        self.expired.update(late)
+        if len(self.expired) + len(late) > _MOST_EXPIRED:
+            self.expired.clear()
+            self.has_single = False  # From here on it is not known which requests there were.
+        else:
+            self.expired.update(late)
         for key in late:
             fail(self.pending.pop(key), TIMEOUT, message)
 
