@@ -75,9 +75,9 @@ async def load(client: Client, names: Sequence[str], rate: float, seconds: float
     return latencies
 
 
-async def read_page(url: str, model: str) -> None:
+async def read_page(url: str, model: str, interval_ms: int) -> None:
     """Read a live stream until it is cancelled."""
-    async for _ in Client(url).live(model):
+    async for _ in Client(url).live(model, interval_ms=interval_ms):
         continue
 
 
@@ -90,7 +90,10 @@ async def measure(server: ServeProcess, urls: dict[str, str], names: Sequence[st
             pair = []
             for page_count in (0, options.pages):
                 model = names[0] if options.detail else ""
-                pages = [asyncio.ensure_future(read_page(urls["http"], model)) for _ in range(page_count)]
+                pages = [
+                    asyncio.ensure_future(read_page(urls["http"], model, options.interval_ms))
+                    for _ in range(page_count)
+                ]
                 await asyncio.sleep(1.5)
                 meter, began = CpuMeter(server.pid), time.monotonic()
                 latencies = await load(client, names, options.rate, options.seconds)
@@ -109,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=50)
     parser.add_argument("--pages", type=int, default=1)
+    parser.add_argument("--interval-ms", type=int, default=1000, help="250 makes a small cost visible, times four")
     parser.add_argument("--detail", action="store_true", help="the pages show one of the models in detail")
     parser.add_argument("--rate", type=float, default=500.0, help="requests per second")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a phase")

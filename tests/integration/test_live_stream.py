@@ -89,7 +89,7 @@ def test_names_and_reasons_are_plain_text(start_server: StartServer, tmp_path: P
     name = "<script>alert(1)</script>".replace("/", "-")
     write_identity(tmp_path / "models", name)
     broken = tmp_path / "models" / "broken"
-    broken.mkdir()
+    (broken / "1").mkdir(parents=True)
     (broken / "config.pbtxt").write_text('backend: "<b>none</b>"\n')
     server = start_server(tmp_path / "models", "--exit-on-error=false")
     server.wait_started()
