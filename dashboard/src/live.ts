@@ -36,6 +36,7 @@ export interface ModelRow {
   name: string;
   /** Backend or platform; "ensemble" for pipelines; empty while no version is loaded. */
   backend: string;
+  /** Empty for a model that was never loaded. `version` is empty if the model failed before its versions were known. */
   versions: { version: string; state: "UNKNOWN" | "READY" | "UNAVAILABLE" | "LOADING" | "UNLOADING"; reason: string }[];
   /** The share of requests by version, if a rollout is under way. */
   rollout?: { stage: string; split: Record<string, number> };

@@ -47,7 +47,11 @@ def test_events_are_of_the_whole_server(start_server: StartServer, tmp_path: Pat
         assert len(counted["latency_counts"]) == len(counted["bounds_us"]) + 1
         assert server.post("/v2/models/identity/infer", {"id": EVIL, "inputs": []}).status == 400
         failure = live.next("failures")["failures"][0]
-        assert (failure["model"], failure["code"], failure["id"]) == ("identity", "INVALID_ARG", EVIL)
+        assert (failure["model"], failure["code"], failure["id"]) == (
+            "identity",
+            "INVALID_ARG",
+            EVIL.replace("\x1b", "\\x1b"),
+        )
         assert any("expected 1 inputs" in line["text"] for event in [live.next("log")] for line in event["lines"])
         detail = [event.data for event in live.events if event.name == "detail"][-1]
         assert {times["id"] for times in detail["recent"]} == {f"{EVIL}{number}" for number in range(6)}
@@ -85,7 +89,7 @@ def test_names_and_reasons_are_plain_text(start_server: StartServer, tmp_path: P
     name = "<script>alert(1)</script>".replace("/", "-")
     write_identity(tmp_path / "models", name)
     broken = tmp_path / "models" / "broken"
-    broken.mkdir()
+    (broken / "1").mkdir(parents=True)
     (broken / "config.pbtxt").write_text('backend: "<b>none</b>"\n')
     server = start_server(tmp_path / "models", "--exit-on-error=false")
     server.wait_started()
@@ -159,7 +163,7 @@ def test_slow_client_skips_samples_and_catches_up(start_server: StartServer, tmp
 def test_thousand_models_are_shown_without_delay_of_requests(start_server: StartServer, tmp_path: Path) -> None:
     for number in range(1000):
         write_identity(tmp_path / "models", f"m{number:04}")
-    server = start_server(tmp_path / "models", "--log-info=false")
+    server = start_server(tmp_path / "models")
     server.wait_ready()
     with reading(server.http_url) as live:
         assert len(live.next("models")["models"]) == 1000

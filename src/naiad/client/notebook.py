@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from naiad.core.errors import InferError
-from naiad.core.notebook import html_table, shape_text
+from naiad.core.html_table import html_table, shape_text
 from naiad.core.tensor import Array, TensorSpec
 
 _SHOWN_VALUES = 6

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.core.notebook import html_table, shape_text
+from naiad.core.html_table import html_table, shape_text
 from naiad.core.tensor import TensorSpec
 
 UNLOADED = "unloaded"

@@ -17,14 +17,16 @@ from collections.abc import Callable, Collection
 
 from naiad.core.errors import excerpt
 from naiad.frontend.access import CheckedCategory, FindField, RouteCategory
+from naiad.operations.dashboard import LIVE
 from naiad.options.network.addresses import host_of, is_loopback
 from naiad.wire.http1 import HttpError
 
 _log = logging.getLogger(__name__)
 
 ANY = "*"
+_LIVE = LIVE.path()
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing. With one exception: a GET may execute a model, for EventSource."""
+"""Methods that change nothing. With exceptions: a GET may execute a model, for EventSource, or open a live stream."""
 _OWN_SITES = frozenset((b"same-origin", b"none"))
 """`none`: the user has typed the address."""
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
@@ -56,7 +58,9 @@ class WebPageRule:
             return
         category = self._category_of(path)
         is_inference = category == "inference"
-        if method in _SAFE and not is_inference:
+        # A live stream changes nothing, but it lasts: the pages of any site could take all streams of a server.
+        is_marked_stream = path == _LIVE and not (site is None and origin is None)
+        if method in _SAFE and not is_inference and not is_marked_stream:
             return
         if not self._is_own(method, site, origin, field) and not self._is_allowed(origin, is_inference=is_inference):
             raise _refused(origin, is_any_allowed=self._allows_any)

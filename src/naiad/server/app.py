@@ -87,6 +87,9 @@ class Server:
         ports.delay_control(self._models.delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
         show_responses(self._registry, ports.accounting)
+        self._registry.add_callback(
+            "naiad_live_streams", "gauge", "Open live streams of dashboards", lambda: ports.live.stream_count
+        )
         show_rollouts(self._registry, self.engine.rollouts)
         rejections.is_known = self.engine.models.knows
         await asyncio.to_thread(remove_abandoned)

@@ -52,6 +52,15 @@ def test_changes_by_foreign_pages_are_refused(method: str, path: str, fields: di
     assert refusal(rule(), method, path, **fields).startswith("403: requests of web pages of other origins")
 
 
+def test_live_streams_are_for_own_pages() -> None:
+    stream = "/v2/live"
+    assert refusal(rule(), "GET", stream, sec_fetch_site="cross-site").startswith("403")
+    assert refusal(rule("*"), "GET", stream, origin="http://evil.example").startswith("403")
+    assert refusal(rule(PAGE), "GET", stream, origin=PAGE, sec_fetch_site="cross-site") == ""
+    assert refusal(rule(), "GET", stream, sec_fetch_site="same-origin") == ""
+    assert refusal(rule(), "GET", stream, user_agent=FIREFOX) == ""  # browsers mark no requests over plain HTTP
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.cli.parser import BAD_OPTION, Parser, fail, parse_header, time_in
 from naiad.cli.sources import DEFAULT_URL
-from naiad.cli.top.table import SORT_KEYS, ServerState, as_tree, format_table
+from naiad.cli.top.top_table import SORT_KEYS, ServerState, as_tree, format_table
 from naiad.client import Client, ErrorCode, InferError
 from naiad.client.live_view import LiveView
 
@@ -86,7 +86,7 @@ class Top:
 
     async def watch(self) -> int:
         """Show the table until a key ends it."""
-        from naiad.cli.top.screen import full_screen, screen_size, show  # termios is missing on Windows
+        from naiad.cli.top.top_screen import full_screen, screen_size, show  # termios is missing on Windows
 
         following = [asyncio.ensure_future(self._follow(index)) for index in range(len(self._servers))]
         try:

@@ -74,6 +74,8 @@ class LiveFeed:
         """The streams, with the loop's time since which each is slow; 0 for one that is not."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_running = False
+        """Whether the ticker runs; at most one does, also when the last stream ends and another begins at once."""
         self._encoded: dict[VersionKey, EncodedVersion] = {}
         self._own_index: Sequence[IndexEntry] | None = None
         self._index: Sequence[IndexEntry] = ()
@@ -99,9 +101,10 @@ class LiveFeed:
             )
         stream = LiveStream(context, request, read_rights)
         stream.begin(self._drop)
-        if not self._streams:
-            begin_task("the live streams", self._run(), self._tasks)
         self._streams[stream] = 0.0
+        if not self._is_running:
+            self._is_running = True
+            begin_task("the live streams", self._run(), self._tasks)
         self._changed.set()
 
     def close(self, reason: str) -> None:
@@ -130,6 +133,7 @@ class LiveFeed:
                     stream.beat(loop.time())
                 await self._wait()
         finally:
+            self._is_running = False
             self._encoded.clear()
             self._own_index = None
 

@@ -57,7 +57,7 @@ def _model_row(engine: Engine, key: str, entries: Sequence[IndexEntry]) -> dict[
                 "reason": printable(entry.reason[:_MAX_REASON_CHARACTERS]),
             }
             for entry in entries
-            if entry.version
+            if entry.version or entry.reason
         ],
     }
     rollout = _rollout(engine, key)

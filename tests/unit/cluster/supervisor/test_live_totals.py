@@ -33,7 +33,7 @@ def test_reload_forgets_what_exited_processes_counted() -> None:
     assert totals(live) == LiveCounts(success=1)
 
 
-def test_rows_are_the_same_after_the_way_between_processes() -> None:
+def test_rows_survive_the_way_between_processes() -> None:
     rows = {(f"m{number}", "1"): LiveCounts(success=number, batch_sizes=((1, number),)) for number in range(200)}
     answer = LiveAnswer(is_ready=True, cpu_s=1.5, resident_bytes=2, in_flight=3, rows=rows)
     packed = finish(pack_live(answer))

@@ -30,7 +30,7 @@ def record(
     statistics.record_batch(batch, responses, end_ms * MS)
 
 
-def test_parts_of_a_request_add_up_to_its_duration() -> None:
+def test_parts_of_a_request_add_up() -> None:
     statistics, recent = ModelStatistics("m", "1"), RecentRequests()
     statistics.observe(recent)
     record(statistics, [request("a", 10)], [OK], 30)

@@ -17,7 +17,7 @@ def test_reader_begins_after_its_first_look() -> None:
     assert reader.read([tail.part()], 10) == ([], 0)
 
 
-def test_process_that_starts_later_is_read_from_its_beginning() -> None:
+def test_later_process_is_read_from_its_beginning() -> None:
     reader: TailReader[str] = TailReader()
     reader.read([TailPart(1, 5, ("old",))], 10)
     assert reader.read([TailPart(1, 5, ("old",)), TailPart(2, 2, ("a", "b"))], 10) == (["a", "b"], 0)

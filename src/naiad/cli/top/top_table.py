@@ -21,7 +21,7 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """A version of a model on a server."""
 
     server: str
@@ -33,11 +33,11 @@ class Row:
     failure: int
 
 
-def _latency(row: Row) -> float:
+def _latency(row: TopRow) -> float:
     return -(row.rates.p99_us or 0.0)
 
 
-SORT_KEYS: Mapping[str, Callable[[Row], Any]] = {
+SORT_KEYS: Mapping[str, Callable[[TopRow], Any]] = {
     "rate": lambda row: -row.rates.requests_per_s,
     "name": lambda row: (row.model, row.server, row.version),
     "p99": _latency,
@@ -47,7 +47,7 @@ SORT_KEYS: Mapping[str, Callable[[Row], Any]] = {
 """The orders of rows; the first letter of each is its key."""
 
 
-def rows_of(server: ServerState) -> Iterator[Row]:
+def rows_of(server: ServerState) -> Iterator[TopRow]:
     """Yield a row for each version of a server that is or was loaded."""
     known = set(server.view.versions())
     for model in server.view.models:
@@ -57,7 +57,7 @@ def rows_of(server: ServerState) -> Iterator[Row]:
             if not has_counters and version["state"] in ("UNKNOWN", "READY"):
                 continue
             totals: Mapping[str, Any] = server.view.totals(name) if has_counters else {}
-            yield Row(
+            yield TopRow(
                 server.url,
                 printable(model["name"]),
                 version["version"],
@@ -68,7 +68,7 @@ def rows_of(server: ServerState) -> Iterator[Row]:
             )
 
 
-def sorted_rows(servers: Sequence[ServerState], order: str) -> list[Row]:
+def sorted_rows(servers: Sequence[ServerState], order: str) -> list[TopRow]:
     """Return the rows of all servers; equal ones by name."""
     rows = [row for server in servers for row in rows_of(server)]
     return sorted(rows, key=lambda row: (SORT_KEYS[order](row), row.model, row.version, row.server))
@@ -105,7 +105,7 @@ def format_table(servers: Sequence[ServerState], order: str, *, columns: int = 0
 _HEADINGS = ("MODEL", "V", "STATE", "REQ/S", "ERR/S", "P50", "P95", "P99", "BATCH", "WAIT", "EXEC", "QUEUE")
 
 
-def _cells(row: Row, *, has_servers: bool) -> list[str]:
+def _cells(row: TopRow, *, has_servers: bool) -> list[str]:
     rates = row.rates
     shown = [
         row.model if len(row.model) <= _MAX_NAME_COLUMNS else row.model[: _MAX_NAME_COLUMNS - 1] + "…",

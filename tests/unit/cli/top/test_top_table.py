@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from naiad.cli.top.table import SORT_KEYS, ServerState, as_tree, format_table
+from naiad.cli.top.top_table import SORT_KEYS, ServerState, as_tree, format_table
 from naiad.client.live_events import LiveEvent
 from naiad.client.live_view import LiveView
 
