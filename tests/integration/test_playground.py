@@ -1,0 +1,71 @@
+"""The playground in a real browser, against a real server: what it sends, shows and copies as code.
+
+What is checked is in `dashboard/tests/playground/browser.test.mjs`, because the code of the page runs there, too.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.browser import PROGRAM, needs_browser
+from support.playground_models import classifier, write_playground_models
+from support.server_process import ServerProcess, serving
+
+DASHBOARD = Path(__file__).parents[2] / "dashboard"
+NODE = shutil.which("node")
+RIGHT = "x-key=secret"
+
+pytestmark = [
+    needs_browser,
+    pytest.mark.skipif(NODE is None, reason="Node.js is not installed"),
+    pytest.mark.skipif(not (DASHBOARD / "node_modules").exists(), reason="npm ci has not run in dashboard/"),
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("playground")
+    write_playground_models(home / "models")
+    with serving(home / "log", f"--model-repository={home / 'models'}") as running:
+        yield running
+
+
+def run_browser(file: str, work: Path, **environment: str) -> None:
+    """Run a file of tests with Node.js; its report is the message of a failure."""
+    assert NODE is not None
+    assert PROGRAM is not None
+    done = subprocess.run(
+        [NODE, "--test", "--test-reporter=spec", f"tests/playground/{file}"],
+        cwd=DASHBOARD,
+        env={**os.environ, "CHROMIUM": PROGRAM, "PYTHON": sys.executable, "WORK": str(work), **environment},
+        capture_output=True,
+        text=True,
+        timeout=840,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+@pytest.mark.timeout(900)
+def test_models_are_tried_in_a_browser(served: ServerProcess, tmp_path: Path) -> None:
+    run_browser("browser.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
+
+
+@pytest.mark.timeout(900)
+def test_a_bare_file_needs_three_clicks(tmp_path: Path) -> None:
+    (tmp_path / "photo.onnx").write_bytes(classifier())
+    with serving(tmp_path / "log", str(tmp_path / "photo.onnx")) as running:
+        run_browser("first_minute.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")
+
+
+@pytest.mark.timeout(900)
+def test_a_client_without_the_right_sees_why(tmp_path: Path) -> None:
+    (tmp_path / "photo.onnx").write_bytes(classifier())
+    restricted = f"--http-restricted-api=inference:{RIGHT}"
+    with serving(tmp_path / "log", str(tmp_path / "photo.onnx"), restricted) as running:
+        run_browser("no_right.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")
