@@ -49,6 +49,6 @@ export function overflow(page) {
 export function focused(page) {
     return page.evaluate(() => {
         const element = document.activeElement;
-        return element && element !== document.body ? `${element.tagName.toLowerCase()} ${(element.getAttribute("aria-label") ?? element.textContent ?? "").trim().slice(0, 60)}` : "";
+        return element && element !== document.body ? `${element.tagName.toLowerCase()} ${(element.getAttribute("aria-label") ?? element.getAttribute("placeholder") ?? element.textContent ?? "").trim().slice(0, 60)}` : "";
     });
 }

@@ -30,6 +30,7 @@ export function StackedChart(props: { times_ms: readonly number[]; series: reado
     const chart = useRef<UPlot | null>(null);
     // uPlot draws the last series on top, so the highest of the stack comes first.
     const data = [props.times_ms.map((time) => time / 1000), ...stack(props.series).toReversed()] as UPlot.AlignedData;
+    const hasData = props.series.some((each) => each.values.some((value) => value));
     const shape = props.series.map((each) => each.label).join();
     useEffect(() => {
         const target = place.current;
@@ -48,10 +49,13 @@ export function StackedChart(props: { times_ms: readonly number[]; series: reado
             chart.current?.destroy();
             chart.current = null;
         };
-    }, [shape]);
+    }, [shape, hasData]);
     useEffect(() => {
         chart.current?.setData(data);
     });
+    if (!hasData) {
+        return <p class="chart no-data">Nothing to show yet. The chart begins with the next request.</p>;
+    }
     const last = props.series.map((each) => `${each.label} ${props.format(lastOf(each))}`);
     return (
         <figure class="chart">

@@ -2,10 +2,12 @@
 
 const WIDTH = 120;
 const HEIGHT = 32;
+/** Fewer values than these do not fill the width. */
+const FEWEST = 12;
 
 export function Spark(props: { values: readonly number[]; points?: number }) {
-    const points = props.points ?? 60;
-    const values = props.values.slice(-points);
+    const values = props.values.slice(-(props.points ?? 60));
+    const points = Math.max(FEWEST, values.length);
     const missing = points - values.length; // Before the page looked: no line there.
     const top = Math.max(1e-9, ...values);
     const place = (value: number, i: number) =>

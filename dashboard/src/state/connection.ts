@@ -49,7 +49,7 @@ export function connect(): void {
 async function follow(path: string, signal: AbortSignal): Promise<void> {
     let wait_ms = FIRST_WAIT_MS;
     while (!signal.aborted) {
-        let reason = "The connection has ended.";
+        let reason = ""; // What the server says before it goes.
         try {
             await readOnce(path, signal, () => (wait_ms = FIRST_WAIT_MS), (text) => (reason = text));
         } catch (error) {
@@ -57,11 +57,11 @@ async function follow(path: string, signal: AbortSignal): Promise<void> {
             if (error instanceof ApiError && error.status < 500) {
                 connection.value = { phase: "refused", status: error.status, message: error.message };
             } else {
-                reason = error instanceof ApiError ? error.message : "The server does not answer.";
+                reason ||= error instanceof ApiError ? error.message : "It does not answer.";
             }
         }
         if (signal.aborted) return;
-        if (connection.value.phase !== "refused") lost(reason);
+        if (connection.value.phase !== "refused") lost(reason || "The connection has ended.");
         await sleep(wait_ms, signal);
         wait_ms = Math.min(MAX_WAIT_MS, wait_ms * 1.6);
     }
@@ -92,7 +92,8 @@ async function readOnce(path: string, signal: AbortSignal, onOpen: () => void, o
 
 function lost(reason: string): void {
     const before = connection.value;
-    connection.value = { phase: "lost", since_ms: before.phase === "lost" ? before.since_ms : Date.now(), reason };
+    // The first reason says more than those of the attempts that follow.
+    if (before.phase !== "lost") connection.value = { phase: "lost", since_ms: Date.now(), reason };
 }
 
 function sleep(duration_ms: number, signal: AbortSignal): Promise<void> {

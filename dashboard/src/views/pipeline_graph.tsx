@@ -20,10 +20,10 @@ export interface Edge {
     title?: string;
 }
 
-const BOX = { width: 176, height: 56 };
-const GAP = { x: 108, y: 28 };
+const BOX = { width: 160, height: 56 };
+const GAP = { x: 84, y: 28 };
 const MARGIN = 12;
-const MAX_TITLE = 22;
+const MAX_TITLE = 19;
 
 export function Graph(props: { label: string; nodes: readonly Node[]; edges: readonly Edge[] }) {
     const layout = layOut(props.nodes.map((node) => node.id), props.edges.map((edge) => [edge.from, edge.to] as const));

@@ -26,7 +26,7 @@ export function layOut(ids: readonly string[], edges: readonly (readonly [string
     layers.forEach(number);
     for (let sweep = 0; sweep < SWEEPS; sweep++) {
         const forward = sweep % 2 === 0;
-        for (const layer of forward ? layers : layers.toReversed()) {
+        for (const layer of forward ? layers : [...layers].reverse()) {
             const wish = new Map(layer.map((id) => [id, meanRow(id, edges, rowOf, forward)]));
             layer.sort((a, b) => (wish.get(a) ?? 0) - (wish.get(b) ?? 0));
             number(layer);
@@ -55,7 +55,7 @@ function longestPaths(ids: readonly string[], edges: readonly (readonly [string,
         order.push(id);
     };
     for (const id of ids) if (!state.has(id)) visit(id);
-    for (const id of order.toReversed()) {
+    for (const id of order.reverse()) {
         for (const [from, to] of ahead) if (from === id) layerOf.set(to, Math.max(layerOf.get(to) ?? 0, (layerOf.get(id) ?? 0) + 1));
     }
     return layerOf;

@@ -206,7 +206,7 @@ function StepForm(props: { model: string; rollout: Declaration; next: number | u
     return (
         <form class="inline" onSubmit={step}>
             <label><span>Weight in %</span><input type="number" min="0" max="100" step="any" placeholder={String(proposed)} value={weight.value} onInput={(event) => (weight.value = event.currentTarget.value)} /></label>
-            <button type="submit" class="primary">Step</button>
+            <button type="submit" class="primary">Set weight</button>
         </form>
     );
 }

@@ -36,14 +36,14 @@ function Failures() {
     if (!seen.length) {
         return (
             <Panel title="Errors" wide>
-                <Empty title="No failed request since this page looks.">
+                <Empty title="No failed request since this page was opened.">
                     <p>Failures appear here at once, with their code, their message and the id of the request, which is also in the log and in the response's header <code>triton-request-id</code>.</p>
                 </Empty>
             </Panel>
         );
     }
     return (
-        <Panel title="Errors" wide note={`${count(seen.length + failuresLeftOut.value)} since this page looks${failuresLeftOut.value ? `; ${count(failuresLeftOut.value)} of them are not listed` : ""}.`}>
+        <Panel title="Errors" wide note={`${count(seen.length + failuresLeftOut.value)} since this page was opened${failuresLeftOut.value ? `; ${count(failuresLeftOut.value)} of them are not listed` : ""}.`}>
             <ul class="kinds" aria-label="Errors by model and code">
                 {[...kinds].sort(([, a], [, b]) => b.length - a.length).map(([kind, found]) => (
                     <li key={kind}>
@@ -54,7 +54,7 @@ function Failures() {
                     </li>
                 ))}
             </ul>
-            <div class="scroll" tabIndex={0} role="region" aria-label="Failed requests">
+            <div class="scroll tall" tabIndex={0} role="region" aria-label="Failed requests">
                 <table class="data failures">
                     <thead><tr><th scope="col">Time</th><th scope="col">Code</th><th scope="col">Model</th><th scope="col">Message</th><th scope="col">Request id</th></tr></thead>
                     <tbody>
@@ -87,7 +87,7 @@ function Log() {
     const all = held.value ?? logLines.value;
     const lines = all.filter((line) => LEVELS.indexOf(line.level) <= most && line.text.toLowerCase().includes(wanted)).slice(-SHOWN_LINES).toReversed();
     return (
-        <Panel title="Log" wide note={logLeftOut.value ? `${count(logLeftOut.value)} lines came too fast and are not shown.` : "Newest first, from the moment this page looks."} aside={<LogTools text={text} level={level} held={held} />}>
+        <Panel title="Log" wide note={logLeftOut.value ? `${count(logLeftOut.value)} lines came too fast and are not shown.` : "Newest first, from the moment this page was opened."} aside={<LogTools text={text} level={level} held={held} />}>
             {lines.length ? (
                 <ol class="log" tabIndex={0} aria-label="Log lines">
                     {lines.map((line) => (

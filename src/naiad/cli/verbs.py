@@ -10,6 +10,7 @@ VERBS = {
         "show how requests of a model are scheduled and why its last batches were sent",
     ),
     "rollout": ("naiad.cli.rollout", "show or change how requests are split between versions of a model"),
+    "top": ("naiad.cli.top.top", "show what servers and their models do now, in the terminal"),
     "config": (
         "naiad.cli.config",
         "write a config.pbtxt for a model (init), show the values of flags (show)",

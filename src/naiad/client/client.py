@@ -13,6 +13,8 @@ from naiad.client.connecting import Connector, default_tls, parse_address
 from naiad.client.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.http1 import Http1Pool
 from naiad.client.http2 import Http2Pool
+from naiad.client.live_events import LiveEvent
+from naiad.client.notebook import StatisticsRows, result_html
 from naiad.client.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import from_numpy
@@ -69,6 +71,9 @@ class InferResult(Mapping[str, Array]):
     def __repr__(self) -> str:
         outputs = ", ".join(f"{spec.name} {spec.datatype.value}{list(spec.shape)}" for spec in self.specs)
         return f"InferResult({self.model_name} {self.model_version}: {outputs})"
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 class Client:
@@ -234,11 +239,23 @@ class Client:
         self, model: str = "", version: str = "", *, timeout_s: float | None = None
     ) -> list[dict[str, Any]]:
         """Return counts and durations, a row per version; of all models without a name."""
-        return await self._within(timeout_s, self._calls.statistics(model, version))
+        return StatisticsRows(await self._within(timeout_s, self._calls.statistics(model, version)))
 
     async def explain(self, model: str, version: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
         return await self._within(timeout_s, self._calls.explain(model, version))
+
+    def live(
+        self, model: str = "", version: str = "", *, interval_ms: int = 1000, log: bool = False
+    ) -> AsyncGenerator[LiveEvent, None]:
+        """Yield the events of the server's live stream until it ends; naiad, HTTP only. `LiveView` merges them.
+
+        `model` adds details of one model, `log` the lines of the log. The time limit does not apply.
+        """
+        query = {"interval_ms": str(interval_ms)}
+        if model:
+            query |= {"model": model} | ({"version": version} if version else {})
+        return self._calls.live(query | ({"log": "true"} if log else {}))
 
     async def rollout(self, model: str, *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the rollout of a model with requests, errors and latencies of its versions; naiad, HTTP only."""

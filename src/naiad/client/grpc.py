@@ -7,6 +7,7 @@ from typing import Any
 
 from naiad.client.connecting import DecodedResponse, ServerAddress
 from naiad.client.http2 import CallResponse, Http2Pool
+from naiad.client.live_events import LiveEvent
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
@@ -93,6 +94,10 @@ class GrpcCalls:
     async def explain(self, model: str, version: str) -> dict[str, Any]:
         """Raise InferError(UNSUPPORTED): the protocol has no such call."""
         raise unsupported("explain is available over HTTP only; use an http:// address")
+
+    def live(self, query: Mapping[str, str]) -> AsyncGenerator[LiveEvent, None]:
+        """Raise InferError(UNSUPPORTED)."""
+        raise unsupported("the live stream is available over HTTP only; use an http:// address")
 
     async def rollout(self, model: str) -> dict[str, Any]:
         """Raise InferError(UNSUPPORTED)."""

@@ -92,7 +92,7 @@ class Http1Pool:
     """At most `max_connections` connections; further requests wait for one."""
 
     def __init__(self, connector: Connector, max_connections: int, limits: Http1ClientLimits) -> None:
-        self._connector = connector
+        self.connector = connector
         self._limits = limits
         self._slots = asyncio.Semaphore(max_connections)
         self._idle: list[Http1Protocol] = []
@@ -117,7 +117,7 @@ class Http1Pool:
                         raise
             if began != self._closed_count:
                 raise ClientClosedError
-            connection = await self._connector.open(self._make)
+            connection = await self.connector.open(self._make)
             if began != self._closed_count:
                 connection.abort()
                 raise ClientClosedError

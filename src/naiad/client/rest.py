@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from naiad.client.connecting import DecodedResponse
 from naiad.client.http1 import Http1Pool
+from naiad.client.live_events import LiveEvent, live_events
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, unsupported
@@ -103,6 +104,11 @@ class RestCalls:
     async def end_rollout(self, model: str) -> None:
         """End the rollout of a model."""
         await self._send("DELETE", _model_path(model, "") + "/rollout")
+
+    def live(self, query: Mapping[str, str]) -> AsyncGenerator[LiveEvent, None]:
+        """Yield the events of the live stream."""
+        headers = [*self._headers, ("Accept", "text/event-stream")]
+        return live_events(self._pool.connector, headers, query)
 
     async def repository_index(self, *, only_ready: bool) -> list[IndexEntry]:
         """Return models, versions and states."""

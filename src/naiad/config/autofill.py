@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, RUNTIMES, ModelFormat, canonical_name
 from naiad.config.features import keep_features
+from naiad.config.forms.schema import is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from naiad.config.problem import Problem
 
@@ -105,6 +106,23 @@ def merge_auto_completed(base: ModelConfig, completed: ModelConfig) -> ModelConf
         merged.model_transaction_policy.CopyFrom(completed.model_transaction_policy)
     keep_features(merged, completed)
     return merged
+
+
+def completed_fields(written: ModelConfig, complete: ModelConfig) -> list[str]:
+    """Return the names of the fields of `complete` that are not in `written`.
+
+    Fields of a single message are named one by one, as in `dynamic_batching.preferred_batch_size`, and repeated
+    fields as a whole.
+    """
+    found = []
+    known = {field.name: value for field, value in written.ListFields()}
+    for field, value in complete.ListFields():
+        if field.name not in known:
+            found.append(field.name)
+        elif is_message(field) and not is_repeated(field):
+            parts = {part.name for part, _ in known[field.name].ListFields()}
+            found += [f"{field.name}.{part.name}" for part, _ in value.ListFields() if part.name not in parts]
+    return found
 
 
 def normalize(

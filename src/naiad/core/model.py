@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.core.notebook import html_table, shape_text
 from naiad.core.tensor import TensorSpec
 
 UNLOADED = "unloaded"
@@ -86,6 +87,9 @@ class ServerMetadata:
     version: str
     extensions: Sequence[str]
 
+    def _repr_html_(self) -> str:
+        return html_table(f"{self.name} {self.version}", (), [("extensions", ", ".join(self.extensions))])
+
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
@@ -98,6 +102,17 @@ class ModelMetadata:
     platform: str
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (kind, spec.name, spec.datatype.value, shape_text(spec.shape))
+            for kind, specs in (("input", self.inputs), ("output", self.outputs))
+            for spec in specs
+        ]
+        versions = ", ".join(self.versions)
+        return html_table(
+            self.name, ("", "tensor", "datatype", "shape"), rows, f"{self.platform}, versions {versions}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def _instances(served: Served) -> Iterator[InstanceRow]:
 
 
 def _calls(statistics: ModelStatistics) -> dict[str, CallCounts]:
-    """Return the requests to other models: those of the steps of an ensemble."""
+    """Return the requests to other models, which the steps of an ensemble send."""
     found: dict[str, CallCounts] = {}
     for step in (each.snapshot() for each in statistics.steps):
         name = name_of(step.model)

@@ -1,6 +1,12 @@
 import pytest
 
-from naiad.config.autofill import autofill, instance_group_problems, merge_auto_completed, normalize
+from naiad.config.autofill import (
+    autofill,
+    completed_fields,
+    instance_group_problems,
+    merge_auto_completed,
+    normalize,
+)
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
@@ -193,3 +199,17 @@ def test_only_what_a_backend_may_complete_is_taken():
 def test_a_scheduler_that_was_chosen_stays():
     merged = merge_auto_completed(config_of("sequence_batching { }"), config_of("dynamic_batching { }"))
     assert merged.WhichOneof("scheduling_choice") == "sequence_batching"
+
+
+def test_completed_fields_are_those_that_were_not_written():
+    written = config_of(
+        'name: "m" backend: "identity" max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5 }'
+    )
+    complete = normalize(written, default_cpu_instances=1)
+    assert completed_fields(written, complete) == [
+        "version_policy",
+        "instance_group",
+        "dynamic_batching.preferred_batch_size",
+        "optimization",
+    ]
+    assert completed_fields(complete, complete) == []

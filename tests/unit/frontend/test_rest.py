@@ -169,7 +169,7 @@ BINARY += b'"parameters":{"binary_data_output":true}}'
             501,
             {"error": "'repository_name' specification is not supported"},
         ),
-        ("GET", "/", 404, no_path("/")),
+        ("GET", "/other", 404, no_path("/other")),
         ("GET", "/v2/", 404, no_path("/v2/")),
         ("GET", "/v2/models/", 404, no_path("/v2/models/")),
         ("GET", "/v2/models//ready", 404, no_path("/v2/models//ready")),

@@ -20,14 +20,13 @@ interface Tensor {
 }
 
 type Value = string | number | boolean | null | Value[] | { [name: string]: Value };
-/** The configuration; `completed` names the fields that were not written but completed, if the server says so. */
 type Config = { [name: string]: Value };
 
 export function Configuration(props: { model: string }) {
     const metadata = useLoaded<Metadata>(modelPath(props.model)).value;
     const config = useLoaded<Config>(`${modelPath(props.model)}/config`).value;
     const mayExplain = server.value?.allowed.statistics.allowed !== false;
-    const explained = useLoaded<{ completed?: string[] }>(mayExplain ? `${modelPath(props.model)}/explain` : "").value;
+    const explained = useLoaded<{ completed_fields?: string[] }>(mayExplain ? `${modelPath(props.model)}/explain` : "").value;
     const error = metadata.error ?? config.error;
     return (
         <div class="panels">
@@ -42,7 +41,7 @@ export function Configuration(props: { model: string }) {
                     <Tensors title="Outputs" tensors={metadata.value.outputs ?? []} />
                 </>
             )}
-            {config.value && <Fields config={config.value} completed={explained.value?.completed ?? []} />}
+            {config.value && <Fields config={config.value} completed={explained.value?.completed_fields ?? []} />}
         </div>
     );
 }
@@ -75,7 +74,7 @@ function Tensors(props: { title: string; tensors: readonly Tensor[] }) {
 function Fields(props: { config: Config; completed: readonly string[] }) {
     const showsAll = useSignal(false);
     const completed = new Set(props.completed);
-    const entries = Object.entries(props.config).filter(([name, value]) => name !== "completed" && (showsAll.value || !isEmpty(value)));
+    const entries = Object.entries(props.config).filter(([, value]) => showsAll.value || !isEmpty(value));
     const hidden = Object.values(props.config).filter(isEmpty).length;
     const aside = (
         <div class="buttons">
@@ -84,7 +83,7 @@ function Fields(props: { config: Config; completed: readonly string[] }) {
                     {showsAll.value ? "Hide empty fields" : `Show ${hidden} empty fields`}
                 </button>
             )}
-            <Copy text={JSON.stringify(props.config, null, 2)} label="Copy the configuration as JSON">Copy as JSON</Copy>
+            <Copy text={JSON.stringify(props.config, null, 2)} label="Copy as JSON">Copy as JSON</Copy>
         </div>
     );
     return (
@@ -93,12 +92,19 @@ function Fields(props: { config: Config; completed: readonly string[] }) {
                 {entries.map(([name, value]) => (
                     <div key={name} class={completed.has(name) ? "is-completed" : ""}>
                         <dt><Text>{name}</Text>{completed.has(name) && <span class="tag">completed</span>}</dt>
-                        <dd><Tree value={value} depth={0} /></dd>
+                        <dd><Tree value={value} depth={0} completed={within(name, completed)} /></dd>
                     </div>
                 ))}
             </dl>
         </Panel>
     );
+}
+
+const NO_FIELDS: ReadonlySet<string> = new Set();
+
+/** Of names such as `dynamic_batching.preferred_batch_size`, what is behind the point. */
+function within(name: string, completed: ReadonlySet<string>): ReadonlySet<string> {
+    return new Set([...completed].filter((each) => each.startsWith(`${name}.`)).map((each) => each.slice(name.length + 1)));
 }
 
 function isEmpty(value: Value): boolean {
@@ -107,8 +113,8 @@ function isEmpty(value: Value): boolean {
 }
 
 /** A value as it would be in config.pbtxt, with less punctuation. */
-function Tree(props: { value: Value; depth: number }) {
-    const { value, depth } = props;
+function Tree(props: { value: Value; depth: number; completed: ReadonlySet<string> }) {
+    const { value, depth, completed } = props;
     if (value === null || typeof value !== "object") return <span class={`scalar ${typeof value}`}><Text>{String(value)}</Text></span>;
     const list = Array.isArray(value);
     if (list && value.every((each) => each === null || typeof each !== "object")) {
@@ -120,8 +126,8 @@ function Tree(props: { value: Value; depth: number }) {
         <dl class={list ? "tree list" : "tree"}>
             {entries.map(([name, each]) => (
                 <div key={name}>
-                    <dt><Text>{name}</Text></dt>
-                    <dd><Tree value={each} depth={depth + 1} /></dd>
+                    <dt><Text>{name}</Text>{completed.has(name) && <span class="tag">completed</span>}</dt>
+                    <dd><Tree value={each} depth={depth + 1} completed={NO_FIELDS} /></dd>
                 </div>
             ))}
         </dl>

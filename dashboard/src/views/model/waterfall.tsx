@@ -33,7 +33,7 @@ export function Waterfall(props: { model: string }) {
         </div>
     );
     return (
-        <Panel title="Single requests" wide aside={aside} note={kind.value === "slowest" ? "The slowest since this page looks." : "The last ones."}>
+        <Panel title="Single requests" wide aside={aside} note={kind.value === "slowest" ? "The slowest since this page was opened." : "The last ones."}>
             {rows.length ? (
                 <>
                     <p class="legend" aria-hidden="true">
@@ -42,7 +42,7 @@ export function Waterfall(props: { model: string }) {
                     <ol class="waterfall">{rows.map((row) => <Row key={`${row.id} ${row.time_ms}`} row={row} longest={longest} />)}</ol>
                 </>
             ) : (
-                <p class="quiet-text">No request since this page looks. The server keeps single requests only while a page shows them.</p>
+                <p class="quiet-text">No request since this page was opened. The server keeps single requests only while a page shows them.</p>
             )}
         </Panel>
     );

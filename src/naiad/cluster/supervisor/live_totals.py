@@ -1,7 +1,7 @@
 """The counters of the live stream over all processes, also of those that have exited.
 
-As `ExitedCounters` does for statistics and metrics, it adds the last noted rows of the living processes to those of
-the exited ones, so that no total becomes smaller when a process dies.
+As `ExitedCounters` does for statistics and metrics, it adds the last noted rows of the living processes and of the
+exited ones, so that no total becomes smaller when a process dies.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class LiveTotals:
     def note(self, slot: int, rows: Rows) -> None:
         """Note the rows of a process.
 
-        Counters restart when a version is reloaded; then those of exited processes of it end as well.
+        Counters restart when a version is reloaded; then the rows of exited processes of it end as well.
         """
         for key, before in self._rows.get(slot, {}).items():
             now = rows.get(key)

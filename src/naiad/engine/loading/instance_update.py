@@ -28,6 +28,8 @@ class InstanceUpdate:
         self._config = config
         self._instances = list(kept)
         self._created: list[Instance] = []
+        self.completed_fields: Sequence[str] = ()
+        """Those of the configuration, for `Served`."""
 
     def create(
         self,
@@ -54,6 +56,7 @@ class InstanceUpdate:
         created = iter(self._created)
         instances = [next(created) if instance is None else instance for instance in self._instances]
         self._served.config = self._config
+        self._served.completed_fields = self.completed_fields
         return self._model.change_instances(instances, self._config)
 
     def discard(self) -> None:

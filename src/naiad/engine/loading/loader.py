@@ -10,7 +10,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
-from naiad.config.autofill import NO_VERSION, is_ensemble
+from naiad.config.autofill import NO_VERSION, completed_fields, is_ensemble
 from naiad.config.backends import PYTHON_RUNTIME, canonical_name
 from naiad.config.configuration_changes import renewed
 from naiad.config.features import ensemble_features, write_features
@@ -188,6 +188,7 @@ class ModelLoader:
             served = self._cached(served)
         if self._wrap is not None:
             served = self._wrap(plan, served)
+        served.completed_fields = completed_fields(plan.source.config, served.config)
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
@@ -215,6 +216,7 @@ class ModelLoader:
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
+        update.completed_fields = completed_fields(plan.source.config, config)
         update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
 

@@ -35,6 +35,8 @@ class Served(abc.ABC):
         self.is_decoupled = is_decoupled
         self.load_duration_ns = 0
         """Set by the loader."""
+        self.completed_fields: Sequence[str] = ()
+        """Fields of the configuration that are not in config.pbtxt; set by the loader."""
         self._labels: Mapping[str, Sequence[str]] = labels or {}
 
     @property
@@ -250,4 +252,5 @@ def explain(served: Served) -> Explanation:
             for usage in served.resource_usage
         ],
         now_ns=time.monotonic_ns(),
+        completed_fields=served.completed_fields,
     )

@@ -298,7 +298,7 @@ class ServedModel(Served):
 
     @property
     def busy_instances(self) -> Collection[int]:
-        """The instances whose runners have a batch: the others are on the list of idle ones."""
+        """The instances whose runners have a batch, and so are not on the list of idle ones."""
         idle = {id(runner.instance) for runner in self._dispatcher.runners.idle}
         return {id(instance) for instance in self.instances} - idle
 

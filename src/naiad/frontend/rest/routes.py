@@ -48,7 +48,7 @@ class RestApi:
     ) -> None:
         """`calls` carries out control operations, and its runner decodes and encodes large bodies.
 
-        `live` has the live streams, by default those of this process alone.
+        `live` has the live streams; by default they show this process alone.
         """
         self._engine = engine
         self._codings = codings

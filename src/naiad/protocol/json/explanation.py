@@ -25,6 +25,7 @@ def encode_explanation(explanation: Explanation) -> bytes:
         "batch_sizes": {str(batch.batch_size): batch.compute_infer.count for batch in counts.batch_stats},
         "release_reasons": counts.release_reasons,
         "recent_batches": [_batch(batch, explanation.now_ns) for batch in reversed(explanation.recent)],
+        "completed_fields": list(explanation.completed_fields),
     }
     if counts.padding:
         body["padding"] = dict(counts.padding)

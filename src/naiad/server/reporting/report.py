@@ -80,7 +80,17 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
     path = f"/v2/models/{model}" if model else "/v2"
     hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
     state = "ready" if is_ready else "serving, not ready"
-    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra={"color": GREEN if is_ready else YELLOW})
+    color = {"color": GREEN if is_ready else YELLOW}
+    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra=color)
+    page = dashboard_url(options, urls)
+    if page:
+        _log.info("dashboard: %s", page, extra=color)
+
+
+def dashboard_url(options: ServerOptions, urls: Mapping[str, str]) -> str:
+    """Return the address of the dashboard for browsers; empty without one, and on a Unix socket."""
+    url = urls.get("http", "")
+    return f"{url}/" if options.http.serves_dashboard and url.startswith("http") else ""
 
 
 def client_urls(options: ServerOptions, bound: Mapping[str, int]) -> dict[str, str]:

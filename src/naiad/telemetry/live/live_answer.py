@@ -143,7 +143,7 @@ class LiveAnswer:
     resident_bytes: int
     in_flight: int
     rows: Mapping[VersionKey, LiveCounts]
-    """Versions that have served something; the rows of the others would be zero."""
+    """Versions that have served something; other rows would be zero."""
     gpus: Sequence[GpuUse] = ()
     details: Mapping[ModelVersionName, LiveDetail] = field(default_factory=dict)
     failures: Sequence[TailPart[FailureEntry]] = ()

@@ -22,7 +22,7 @@ class ProcessFamily:
         self._looked_s = -_LOOK_S
 
     def read(self) -> tuple[float, int]:
-        """Return CPU seconds, with those of ended descendants, and resident bytes."""
+        """Return CPU seconds, also of ended descendants, and resident bytes."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s

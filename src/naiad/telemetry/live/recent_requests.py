@@ -12,7 +12,7 @@ from naiad.telemetry.live.live_answer import RECENT_REQUESTS, SLOWEST_REQUESTS, 
 
 _SLICE_NS = 30_000_000_000
 _SLICES = 10
-"""The slowest requests are those of the last five minutes."""
+"""The slowest requests are kept for five minutes."""
 
 
 class RecentRequests:

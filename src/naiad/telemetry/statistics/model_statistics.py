@@ -55,7 +55,7 @@ class RequestObserver(Protocol):
     def note_successes(
         self, requests: Sequence[InferRequest], durations: tuple[int, int, int], start_ns: int, end_ns: int
     ) -> None:
-        """Note requests that were executed together; `durations` are those of input, infer and output."""
+        """Note requests that were executed together; `durations` are of input, infer and output."""
 
     def note_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
         """Note a request that the response cache has answered."""

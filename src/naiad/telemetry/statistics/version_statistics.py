@@ -168,3 +168,5 @@ class Explanation:
     """Empty without a rate limiter, and if another process has it."""
     now_ns: int
     """The time of the explanation, by the clock of `recent`."""
+    completed_fields: Sequence[str] = ()
+    """Fields of the configuration that the server has completed: they are not in config.pbtxt."""

@@ -81,6 +81,7 @@ def serving(
         if settings.keep_running:
             console.print(f"\nThe server keeps running: {_places(running)}. Ctrl-C stops it.")
             _print_commands(console, commands_beside(f"http://{running.http_url}", model))
+            console.print(f"\nDashboard: http://{running.http_url}/", soft_wrap=True, highlight=False)
             _wait(server, console)
     finally:
         server.close(_GRACE_S)

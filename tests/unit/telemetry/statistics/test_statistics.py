@@ -7,7 +7,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.statistics.model_statistics import LATENCIES, LatencySample, ModelStatistics
-from naiad.telemetry.statistics.version_statistics import Duration
+from naiad.telemetry.statistics.version_statistics import LATENCY_BOUNDS_NS, Duration
 
 MS = 1_000_000
 HEADER = ResponseHeader("m", "1", ())

@@ -1,0 +1,1 @@
+"""`naiad top`: what servers and their models do now, in the terminal."""

@@ -1,0 +1,204 @@
+"""The live stream of real servers: its events, several processes, rights, slow clients, many models, the end."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from naiad.options.network.access_options import digest_of
+from support.live_reader import reading
+from support.model_repository import write_identity
+from support.server_process import ServerProcess
+from support.waiting import wait_until
+
+StartServer = Callable[..., ServerProcess]
+EVIL = "<img src=x onerror=alert(1)>\x1b[2J"
+
+
+def body(value: float = 1.0, request_id: str = "") -> dict[str, object]:
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+    return {"id": request_id, "inputs": [tensor]}
+
+
+def infer(server: ServerProcess, model: str = "identity", request_id: str = "") -> None:
+    assert server.post(f"/v2/models/{quote(model)}/infer", body(request_id=request_id)).status == 200
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_events_are_of_the_whole_server(start_server: StartServer, tmp_path: Path, processes: int) -> None:
+    write_identity(tmp_path / "models")
+    server = start_server(tmp_path / "models", f"--processes={processes}")
+    server.wait_ready()
+    with reading(server.http_url, "interval_ms=250&model=identity&log=true") as live:
+        facts = live.next("server")
+        assert (facts["process_count"], facts["ready"], facts["model_control_mode"]) == (processes, True, "none")
+        assert all(each["allowed"] for each in facts["allowed"].values())
+        (row,) = live.next("models")["models"]
+        assert (row["name"], row["versions"]) == ("identity", [{"version": "1", "state": "READY", "reason": ""}])
+        for number in range(6):  # each over a connection of its own, so both processes get some
+            infer(server, request_id=f"{EVIL}{number}")
+        counted = live.version("identity/1", lambda counts: counts["success"] == 6)
+        assert sum(counted["latency_counts"]) == 6
+        assert len(counted["latency_counts"]) == len(counted["bounds_us"]) + 1
+        assert server.post("/v2/models/identity/infer", {"id": EVIL, "inputs": []}).status == 400
+        failure = live.next("failures")["failures"][0]
+        assert (failure["model"], failure["code"], failure["id"]) == ("identity", "INVALID_ARG", EVIL)
+        assert any("expected 1 inputs" in line["text"] for event in [live.next("log")] for line in event["lines"])
+        detail = [event.data for event in live.events if event.name == "detail"][-1]
+        assert {times["id"] for times in detail["recent"]} == {f"{EVIL}{number}" for number in range(6)}
+        assert detail["batches"][0]["reason"]
+        assert len(detail["instances"]) == processes
+    again = server.get("/v2/models/stats").json["model_stats"][0]
+    assert again["inference_stats"]["success"]["count"] == 6
+
+
+def test_same_events_over_http2(server: ServerProcess) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    command = [
+        "curl",
+        "-sN",
+        "--http2-prior-knowledge",
+        "-m",
+        "3",
+        f"http://{server.http_url}/v2/live?interval_ms=250",
+    ]
+    text = subprocess.run(command, capture_output=True, check=False).stdout.decode()
+    names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    assert names[:3] == ["server", "models", "sample"]
+    assert len(names) > 4
+
+
+def test_mistakes_in_the_query_are_refused(server: ServerProcess) -> None:
+    answer = server.get("/v2/live?interval_ms=1")
+    assert (answer.status, "from 250 to 60000" in answer.json["error"]) == (400, True)
+    head = server.request("HEAD", "/v2/live")
+    assert (head.status, head.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+
+
+def test_names_and_reasons_are_plain_text(start_server: StartServer, tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>".replace("/", "-")
+    write_identity(tmp_path / "models", name)
+    broken = tmp_path / "models" / "broken"
+    broken.mkdir()
+    (broken / "config.pbtxt").write_text('backend: "<b>none</b>"\n')
+    server = start_server(tmp_path / "models", "--exit-on-error=false")
+    server.wait_started()
+    with reading(server.http_url) as live:
+        rows = {row["name"]: row for row in live.next("models")["models"]}
+        assert rows[name]["versions"][0]["state"] == "READY"
+        assert "<b>none</b>" in json.dumps(rows["broken"])
+        infer(server, name)
+        assert live.version(f"{name}/1", lambda counts: counts["success"] == 1)
+
+
+def test_keys_decide_what_a_stream_shows(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    write_identity(tmp_path / "models", "unloaded")
+    keys = tmp_path / "keys"
+
+    def write_keys(*names: str) -> None:
+        grants = {"viewer": "statistics", "operator": "all"}
+        lines = [f"{name} {grants[name]} {digest_of(name.encode()).hex()}" for name in names]
+        keys.write_text("\n".join([*lines, "public health,metadata,inference -\n"]))
+
+    write_keys("viewer", "operator")
+    flags = ["--model-control-mode=explicit", "--load-model=identity", f"--api-key-file={keys}"]
+    server = start_server(tmp_path / "models", *flags)
+    server.wait_ready()
+    assert server.get("/v2/live").status == 401
+    page = server.get("/")
+    assert (page.status, b"<html" in page.body) == (200, True)
+    with (
+        reading(server.http_url, "interval_ms=250&log=true&model=identity", Authorization="Bearer viewer") as viewer,
+        reading(server.http_url, "interval_ms=250&log=true", Authorization="Bearer operator") as operator,
+    ):
+        allowed = viewer.next("server")["allowed"]
+        assert allowed["statistics"] == {"allowed": True}
+        assert "is not for 'logging'" in allowed["logging"]["reason"]
+        assert not allowed["rollout"]["allowed"]
+        assert all(each["allowed"] for each in operator.next("server")["allowed"].values())
+        assert [row["name"] for row in viewer.next("models")["models"]] == ["identity"]
+        assert [row["name"] for row in operator.next("models")["models"]] == ["identity", "unloaded"]
+        infer(server, request_id="secret")
+        assert server.post("/v2/models/identity/infer", {"id": "secret", "inputs": []}).status == 400
+        failure = viewer.next("failures")["failures"][0]
+        assert (failure["code"], failure["id"], failure["message"]) == ("INVALID_ARG", "", "")
+        assert operator.next("failures")["failures"][0]["id"] == "secret"
+        detail = [event.data for event in viewer.events if event.name == "detail"][-1]
+        assert [times["id"] for times in detail["recent"]] in ([], [""], ["", ""])
+        assert not any(event.name == "log" for event in viewer.events)
+        write_keys("operator")
+        assert "no longer read statistics" in viewer.next("gone")["reason"]
+
+
+def test_slow_client_skips_samples_and_catches_up(start_server: StartServer, tmp_path: Path) -> None:
+    for number in range(300):
+        write_identity(tmp_path / "models", f"identity_{number:03}")
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    with reading(server.http_url) as live, reading(server.http_url) as other:
+        live.next("sample")
+        # The first client reads nothing while versions change again and again.
+        for _ in range(12):
+            for number in range(0, 300, 3):
+                infer(server, f"identity_{number:03}")
+            other.version("identity_297/1", lambda counts: counts["success"] > 0)
+        counted = live.version("identity_297/1", lambda counts: counts["success"] == 12)
+        assert counted["executions"] == 12
+        taken = sum(event.name == "sample" for event in live.events)
+        sent = sum(event.name == "sample" for event in other.events)
+        assert taken <= sent + 2
+
+
+def test_thousand_models_are_shown_without_delay_of_requests(start_server: StartServer, tmp_path: Path) -> None:
+    for number in range(1000):
+        write_identity(tmp_path / "models", f"m{number:04}")
+    server = start_server(tmp_path / "models", "--log-info=false")
+    server.wait_ready()
+    with reading(server.http_url) as live:
+        assert len(live.next("models")["models"]) == 1000
+        assert len(live.next("sample")["versions"]) == 1000
+        infer(server, "m0999")
+        assert set(live.read_until(lambda e: e.name == "sample" and bool(e.data["versions"])).data["versions"]) == {
+            "m0999/1"
+        }
+
+
+def test_stream_ends_with_gone_when_the_server_drains(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    server = start_server(tmp_path / "models", "--processes=2")
+    server.wait_ready()
+    with reading(server.http_url, "interval_ms=60000") as live:
+        live.next("sample")
+        began = time.monotonic()
+        server.signal()
+        assert live.next("gone") == {"reason": "the server shuts down"}
+        assert live.response.is_complete
+        assert server.wait_exit() == 0
+        assert time.monotonic() - began < 30  # the exit timeout
+
+
+def test_streams_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    peers = [reading(server.http_url) for _ in range(64)]
+    opened = [peer.__enter__() for peer in peers]
+    for live in opened:
+        live.next("server")
+    answer = server.get("/v2/live")
+    assert (answer.status, "64 live streams" in answer.json["error"]) == (503, True)
+    for peer in peers:
+        peer.__exit__(None, None, None)
+
+    def is_open() -> bool:
+        with reading(server.http_url) as live:
+            return b"200 OK" in live.connection.recv(64)
+
+    wait_until(is_open, "streams of clients that have left still count")
