@@ -61,6 +61,11 @@ def test_models_are_tried_in_a_browser(served: ServerProcess, tmp_path: Path) ->
 
 
 @needs_browser
+def test_playground_is_accessible(served: ServerProcess, tmp_path: Path) -> None:
+    run_node("accessibility.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
+
+
+@needs_browser
 def test_a_bare_file_needs_three_clicks(tmp_path: Path) -> None:
     (tmp_path / "photo.onnx").write_bytes(classifier())
     with serving(tmp_path / "log", str(tmp_path / "photo.onnx")) as running:
