@@ -1,9 +1,9 @@
-"""Other clients of the server under attack: python -m attack.probe HTTP_PORT SERVER_PID [API_KEY].
+"""Other clients of the server under attack: python -m attack.probe HTTP_PORT SERVER_PID INTERVAL_MS [API_KEY].
 
 A process of its own, so that it does not wait for the attacker. Two kept-alive connections, each in its thread, ask
-every 10 ms: one for health, the other for a tiny inference. For each request it keeps the response time, and the CPU
-time that the server's event loop spent meanwhile: a loop that is blocked spends it, a machine that others keep busy
-does not. A line on standard input ends a round; its result is one line of JSON.
+again an interval after each answer: one for health, the other for a tiny inference. For each request it keeps the
+response time, and the CPU time that the server's event loop spent meanwhile: a loop that is blocked spends it, a
+machine that others keep busy does not. A line on standard input ends a round; its result is one line of JSON.
 """
 
 import http.client
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from attack.readings import loop_ns
 
-_INTERVAL_S = 0.01
 _TIMEOUT_S = 60.0
 BODY = json.dumps(
     {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}]}
@@ -49,10 +48,13 @@ class Round:
 class Prober:
     """Asks on one connection until the process ends."""
 
-    def __init__(self, state: "Probe", connection: http.client.HTTPConnection, ask: Callable[..., None]) -> None:
+    def __init__(
+        self, state: "Probe", connection: http.client.HTTPConnection, ask: Callable[..., None], interval_s: float
+    ) -> None:
         self._state = state
         self._connection = connection
         self._ask = ask
+        self._interval_s = interval_s
 
     def run(self) -> None:
         """Ask for good."""
@@ -65,7 +67,7 @@ class Prober:
                 failure = repr(error)[:200]
                 self._connection.close()
             self._state.add(time.monotonic_ns() - began_ns, self._state.loop_ns() - loop_began_ns, failure)
-            time.sleep(_INTERVAL_S)
+            time.sleep(self._interval_s)
 
 
 class Probe:
@@ -121,12 +123,13 @@ def _infer(headers: dict[str, str]) -> Callable[[http.client.HTTPConnection], No
 
 def main() -> None:
     """Probe the server that the command line names."""
-    port, pid, key = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
+    port, pid, interval_s = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) / 1000
+    key = sys.argv[4] if len(sys.argv) > 4 else ""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     probe = Probe(pid)
     for ask in (_health(headers), _infer(headers)):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
-        threading.Thread(target=Prober(probe, connection, ask).run, daemon=True).start()
+        threading.Thread(target=Prober(probe, connection, ask, interval_s).run, daemon=True).start()
     for _ in sys.stdin:
         print(probe.next_round().line(), flush=True)
 

@@ -20,6 +20,8 @@ from attack.server import KEY, Server
 from attack.target import Target
 
 _PROBE_S = 0.5
+_PROBE_INTERVAL_MS, _SHORT_PROBE_INTERVAL_MS = 10, 50
+"""The short form has no limit of response times, and finds blocks of a second, which no pause of 50 ms hides."""
 _QUIET_S = 0.3
 _QUIET_CPU_S = 0.08
 """Beside the probe: the server is done with what was sent."""
@@ -64,8 +66,8 @@ class Outcome:
 class Probe:
     """The process of `attack.probe`."""
 
-    def __init__(self, server: Server) -> None:
-        command = [sys.executable, "-m", "attack.probe", str(server.http_port), str(server.pid)]
+    def __init__(self, server: Server, interval_ms: int) -> None:
+        command = [sys.executable, "-m", "attack.probe", *map(str, (server.http_port, server.pid, interval_ms))]
         if server.has_keys:
             command.append(KEY)
         self._process = subprocess.Popen(
@@ -90,9 +92,10 @@ class Probe:
 class Bench:
     """A server and its probe."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, is_short: bool) -> None:
         self.server = server
-        self._probe = Probe(server)
+        self._is_short = is_short
+        self._probe = Probe(server, _SHORT_PROBE_INTERVAL_MS if is_short else _PROBE_INTERVAL_MS)
         time.sleep(2 * _PROBE_S)
         self._probe.result()
         self._known_share: float | None = None
@@ -102,9 +105,9 @@ class Bench:
         self._probe.stop()
         self.server.stop()
 
-    def run(self, attack: Attack, protocol: str, *, is_short: bool) -> Outcome:
+    def run(self, attack: Attack, protocol: str) -> Outcome:
         """Run one attack."""
-        server, pid = self.server, self.server.pid
+        server, pid, is_short = self.server, self.server.pid, self._is_short
         # The short form measures it once: measuring takes longer than most of its attacks.
         if self._known_share is None or not is_short:
             self._known_share = self._probe_share()
@@ -215,10 +218,11 @@ class Campaign:
     def run(self, attack: Attack, protocol: str) -> Outcome:
         """Run one attack. Raises RuntimeError when the server does not survive it."""
         if self._bench is None:
-            self._bench = Bench(Server(self._repository, self._work, has_keys=self._has_keys))
+            server = Server(self._repository, self._work, has_keys=self._has_keys)
+            self._bench = Bench(server, is_short=self._is_short)
         bench = self._bench
         try:
-            outcome = bench.run(attack, protocol, is_short=self._is_short)
+            outcome = bench.run(attack, protocol)
         except Exception as error:
             log = bench.server.log.read_text(errors="replace")[-2000:]
             state = "runs" if bench.server.is_running else f"exited with {bench.server.exit_status}"

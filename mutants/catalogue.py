@@ -386,10 +386,10 @@ MUTANTS: tuple[Mutant, ...] = (
     # backends of frameworks
     Mutant(
         name="truncated_lightgbm",
-        file="src/naiad/backend/trees/forest_file.py",
-        text='if found.model_type == "lightgbm" and _LIGHTGBM_END not in path.read_bytes():',
-        replacement='if found.model_type == "lightgbm" and not path.read_bytes():',
-        tests=("unit/backend/trees/test_trees_files.py",),
+        file="src/naiad/backend/trees/lightgbm_text.py",
+        text="    if _END not in text:",
+        replacement="    if not text:",
+        tests=("unit/backend/trees/test_lightgbm_text.py",),
         harm="a truncated file reaches LightGBM, which ends the process",
     ),
     Mutant(

@@ -22,7 +22,7 @@ class Part:
 
 _EQUAL = "answers of models on the GPU equal the framework's own"
 PARTS = (
-    Part("throughput", "a server beside a bare loop of PyTorch", 150, "bench.gpu.throughput", free_gib=16),
+    Part("throughput", "a server beside a bare loop of PyTorch", 170, "bench.gpu.throughput", free_gib=16),
     Part("transfers", "CUDA shared memory beside HTTP, gRPC and system shared memory", 45, "bench.gpu.transfers"),
     Part("aot", "an AOTInductor package compiled for the GPU", 150, "bench.gpu.aot", least_s=30),
     Part("ranks", "collective operations of ranks over nccl", 40, "bench.gpu.ranks"),
@@ -31,6 +31,8 @@ PARTS = (
     Part("correctness", _EQUAL, 110, "bench.gpu.correctness", least_s=85),
     Part("memory", "memory comes back after unload and death", 70, "bench.gpu.memory", free_gib=12, least_s=25),
     Part("metrics", "nv_gpu_* equal nvidia-ml-py's figures", 30, "bench.gpu.metrics", least_s=12),
+    Part("graphs", "answers and memory of CUDA graphs", 60, "bench.gpu.graphs", least_s=15),
+    Part("placement", "GPUs are counted, and instances are on them", 60, "bench.gpu.placement", least_s=15),
     Part("cores", "a tiny ONNX model on 1, 2, 4, 8 processes", 95, "bench.gpu.cores", needs_gpu=False, least_s=75),
     Part("tensorrt", "the TensorRT backend: written, never run", 120, "bench.gpu.other_runtimes", by_default=False),
     Part(

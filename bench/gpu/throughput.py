@@ -43,6 +43,14 @@ _LAST_S = 9.0
 _ORDER_S = 60.0
 
 
+_MORE = {
+    "dynamic": "dynamic_batching { }",
+    "graphs": "optimization { cuda { graphs: true } }",
+    "isolated": 'parameters { key: "isolation" value { string_value: "process" } }',
+}
+"""What the words of a suffix add to a configuration."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A load of the server, and the batch of the loop that it is compared with."""
@@ -135,15 +143,21 @@ def _cases(room: Room) -> list[Case]:
         return [
             Case("bert_bf16", 4),
             Case("bert_bf16", 1, 8, 4, "_dynamic", label=" dynamic, 8 clients"),
+            Case("bert_bf16", 4, suffix="_graphs", label=" graphs"),
             Case("resnet_fp16", 2, way="system", label=" system shm"),
         ]
     return [
         Case("bert_bf16", 64),
+        Case("bert_bf16", 16, suffix="_graphs", label=" graphs"),
+        Case("bert_bf16", 64, suffix="_graphs", label=" graphs"),
         Case("resnet_fp16", 32, way="cuda", label=" cuda shm"),
         Case("bert_bf16", 1, 128, 64, "_dynamic", label=" dynamic, 128 clients"),
         Case("resnet_fp16", 32, way="system", label=" system shm"),
         Case("bert_bf16", 16),
         Case("bert_bf16", 1),
+        Case("bert_bf16", 1, suffix="_graphs", label=" graphs"),
+        Case("bert_bf16", 1, 128, 64, "_dynamic_graphs", label=" dynamic, 128 clients, graphs"),
+        Case("bert_bf16", 1, 128, 64, "_dynamic_isolated", label=" dynamic, 128 clients, isolated"),
         Case("resnet_fp16", 32, label=" http"),
         Case("bert_fp16", 64),
         Case("bert_bf16", 16, 4, suffix="_x2", label=" 2 instances"),
@@ -165,7 +179,7 @@ def _write(room: Room, repository: Path, sizes: Sizes) -> None:
         name, datatype, dims = sizes.given(case.network)
         tensors = ({name: (datatype, dims)}, {"OUTPUT__0": ("FP32", (sizes.taken(case.network),))})
         count = {"_x2": 2, "_x4": 4}.get(case.suffix, 1)
-        more = "dynamic_batching { }" if case.suffix == "_dynamic" else ""
+        more = "\n".join(_MORE[word] for word in case.suffix.split("_") if word in _MORE)
         text = config("pytorch", room.kind, *tensors, rows=64, count=count, more=more)
         source = _source(room, case.network)
         write_model(repository, case.network + case.suffix, text, {"model.py": source})

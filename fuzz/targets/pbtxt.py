@@ -7,7 +7,8 @@ from google.protobuf import text_format
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.config.forms.pbtxt.text_format import MAX_PROBLEMS, format_config, parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
+from naiad.config.forms.pbtxt.token_cursor import MAX_PROBLEMS
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import errors_of
 from naiad.config.validate.model import validate

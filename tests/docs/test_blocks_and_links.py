@@ -82,6 +82,19 @@ def test_python_compiles(text: str) -> None:
     compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+@pytest.mark.parametrize("text", blocks(lambda language, text: language == "python" and "naiad" in text))
+def test_python_imports_names_that_there_are(text: str) -> None:
+    """Modules are read, not imported: frameworks need not be installed."""
+    tree = compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("naiad."):
+            path = ROOT / "src" / node.module.replace(".", "/")
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            assert file.exists(), f"{node.module} is no module"
+            names = {*re.findall(r"\w+", file.read_text()), *(each.stem for each in path.glob("*"))}
+            assert {each.name for each in node.names} <= names, f"{node.module} lacks a name"
+
+
 @pytest.mark.parametrize("text", blocks(lambda language, _: language == "json"))
 def test_json_parses(text: str) -> None:
     json.loads(text)

@@ -1,8 +1,11 @@
 """MLflow directories that are refused, each with directory, reason and fix."""
 
 import shutil
+from types import SimpleNamespace
 
 import mlflow
+import numpy as np
+import pandas
 import pytest
 import yaml
 from google.protobuf import text_format
@@ -13,6 +16,7 @@ from mlflow.types.schema import Array, ColSpec
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.mlflow.backend import MlflowBackend
 from naiad.backend.mlflow.directory import digest_of
+from naiad.backend.mlflow.mlflow_tensors import MlflowTensors
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.forests import parameters
@@ -147,3 +151,42 @@ def test_types_without_tensor_are_named(tmp_path):
     assert "input 'words' of the MLflow model is a Array(string), which the protocol cannot carry" in failure(
         tmp_path / "model"
     )
+
+
+def column_of(kind, values):
+    """Return a result of one column as its clients get it."""
+    schema = Schema([ColSpec(kind, "c")])
+    directory = SimpleNamespace(model=SimpleNamespace(signature=ModelSignature(schema, schema)))
+    return MlflowTensors(directory).to_client(pandas.DataFrame({"c": values}), "c").tolist()
+
+
+DATE = "2030-12-31T23:59:59"
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_of_every_unit_are_text(unit):
+    (found, missing) = column_of(DataType.datetime, np.array([DATE, "NaT"], f"datetime64[{unit}]"))
+    assert (found[0][:19], missing) == (DATE, ["NaT"])
+
+
+def test_dates_of_python_are_text():
+    assert column_of(DataType.datetime, pandas.to_datetime([DATE], utc=True)) == [[f"{DATE}+00:00"]]
+
+
+@pytest.mark.parametrize("kind", ["str", "string", "category", object])
+def test_text_of_every_kind_of_pandas_is_text(kind):
+    assert column_of(DataType.string, pandas.Series(["Zoë", "a"], dtype=kind)) == [["Zoë"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "dtype"),
+    [
+        (DataType.long, [1, None], "Int64"),
+        (DataType.boolean, [True, None], "boolean"),
+        (DataType.integer, [1, np.nan], float),
+    ],
+)
+def test_missing_values_are_no_integers(kind, values, dtype):
+    with pytest.raises(ValueError, match="output 'c' has values that are missing or not finite, which"):
+        column_of(kind, pandas.Series(values, dtype=dtype))
+    assert column_of(DataType.double, pandas.Series([1, None], dtype="Int64"))[0] == [1.0]

@@ -163,11 +163,15 @@ def test_unknown_method_lists_the_known(tmp_path, estimator, method, message):
 def test_object_that_is_no_estimator(tmp_path):
     joblib.dump({"weights": 1}, tmp_path / "model.joblib")
     assert "the dict has none of the methods predict, " in failure(tmp_path)
+    joblib.dump({"weights": 1, "model": LogisticRegression()}, tmp_path / "model.joblib")
+    assert "save its entry 'model' by itself, or all steps as one Pipeline" in failure(tmp_path)
+    joblib.dump(LogisticRegression, tmp_path / "model.joblib")
+    assert "the file holds the class LogisticRegression; save a fitted estimator" in failure(tmp_path)
 
 
 def test_estimator_without_fit_is_refused(tmp_path):
     joblib.dump(LogisticRegression(), tmp_path / "model.joblib")
-    assert "does not say how many features it has (n_features_in_)" in failure(tmp_path)
+    assert "how many features it has (n_features_in_); if it is not fitted, save it after fit()" in failure(tmp_path)
 
 
 def test_wrong_feature_count_names_the_right_one(tmp_path, estimator):

@@ -269,3 +269,49 @@ def test_null_is_nan_in_the_configuration(tmp_path):
     found = read_features(SklearnBackend().auto_complete(context_of(tmp_path)))
     assert found.null_is_nan
     assert not found.names
+
+
+STRINGS_OF_NUMPY_2 = np.dtypes.StringDType()
+
+
+def named(table):
+    return np.where(np.asarray(table) > 40, "old", "young").astype(STRINGS_OF_NUMPY_2)
+
+
+def dated(table):
+    days = pandas.to_timedelta(np.asarray(table)[:, 0].astype(int), unit="D")
+    return pandas.DataFrame({"when": pandas.to_datetime("2024-01-01") + days})
+
+
+def nullable(table):
+    column = pandas.Series(np.asarray(table)[:, 0])
+    return pandas.DataFrame({"n": column.where(column < 40).round().astype("Int64"), "x": column})
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (named, [["young"], ["old"]]),
+        (dated, [["2024-01-31T00:00:00"], ["2024-02-20T00:00:00"]]),
+        (nullable, [[30, 30], [np.nan, 50]]),
+    ],
+)
+def test_results_of_pandas_have_a_datatype(tmp_path, function, wanted):
+    estimator = FunctionTransformer(function, validate=False).fit(np.zeros((2, 1)))
+    config = 'input { name: "input__0" data_type: TYPE_FP64 dims: 1 }'
+    found = run(load_estimator(tmp_path, config, estimator), {"input__0": np.array([[30.0], [50.0]])}, "transform")
+    if function is dated:
+        found = np.array([[text.partition(".")[0] for text in row] for row in found])
+    np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
+
+
+def only_nullable(table):
+    return nullable(table)[["n"]]
+
+
+def test_missing_values_are_no_integers(tmp_path):
+    estimator = FunctionTransformer(only_nullable, validate=False).fit(np.zeros((2, 1)))
+    model = load_estimator(tmp_path, 'input { name: "input__0" data_type: TYPE_FP64 dims: 1 }', estimator)
+    assert run(model, {"input__0": np.array([[30.0]])}, "transform").tolist() == [[30]]
+    with pytest.raises(InferError, match="'transform' has values that are missing or not finite, which int64 lacks"):
+        run(model, {"input__0": np.array([[50.0]])}, "transform")

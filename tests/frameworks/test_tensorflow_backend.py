@@ -87,6 +87,13 @@ def test_unknown_tags_list_existing_ones(digits_model):
     assert "no graph with the tags gpu,serve; write the parameter TF_GRAPH_TAG with the tags serve" in message
 
 
+def test_empty_graph_file_is_named(tmp_path):
+    directory = write_model(tmp_path, "m", None)
+    (directory / "1" / "model.savedmodel").mkdir(parents=True)
+    (directory / "1" / "model.savedmodel" / "saved_model.pb").touch()
+    assert "its saved_model.pb has no graph; copy the directory of the SavedModel again" in refusal(directory, "")
+
+
 def test_log_names_the_signature_that_is_served(tmp_path, caplog):
     directory = write_model(tmp_path, "m", None)
     module = tf.Module()

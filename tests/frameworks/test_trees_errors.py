@@ -45,6 +45,17 @@ def test_truncated_lightgbm_file_is_refused(tmp_path, fraction):
     assert "is truncated: the line 'end of trees' is missing" in failure(tmp_path)
 
 
+def test_damaged_lightgbm_trees_are_refused(tmp_path):
+    settings = {"num_threads": 1, "verbosity": -1}
+    text = lightgbm.train(settings, lightgbm.Dataset(DIABETES.data, DIABETES.target), 3).model_to_string()
+    for changed in (text.replace("leaf_value=", "leaf_value=9 "), text.replace("Tree=1\n", "Trxx=1\n")):
+        (tmp_path / "model.txt").write_text(changed)
+        for engine in ("lightgbm", "treelite"):
+            assert "model.txt is damaged: " in failure(tmp_path, parameters(engine=engine))
+    (tmp_path / "model.txt").write_text(text.replace("objective=regression", "objective=x"))
+    assert "LightGBM: Unknown objective type name: x" in failure(tmp_path)
+
+
 def test_truncated_checkpoint_is_refused(tmp_path):
     forest = RandomForestClassifier(3).fit(CANCER.data, CANCER.target)
     data = treelite.sklearn.import_model(forest).serialize_bytes()

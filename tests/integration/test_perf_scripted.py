@@ -50,6 +50,7 @@ def answering(other: Answer, share: Sequence[int] = (0,), of: int = 1) -> Script
     return script
 
 
+_OUTPUT = right().body.partition(b'"outputs": [')[2].removesuffix(b"]}")
 WRONG = {
     "another shape": right(shape=[2, 4], data=[0.0] * 8),
     "another rank": right(shape=[4]),
@@ -60,6 +61,8 @@ WRONG = {
     "a page": Answer(b"<html>busy</html>", content_type="text/html"),
     "a page that says it is JSON": Answer(b"<html>busy</html>"),
     "an error": Answer(b'{"error": "overloaded"}'),
+    "another model": Answer(right().body.replace(b'"echo"', b'"other"')),
+    "an output twice": Answer(right().body.replace(b'"outputs": [', b'"outputs": [' + _OUTPUT + b", ")),
 }
 
 
@@ -79,6 +82,41 @@ def test_wrong_answers_after_right_ones_are_found(tmp_path: Path, capsys: pytest
     assert status == 1
     assert (row["request_count"], errors_of(row)) == (199, {"wrong_answer": 1})
     assert "had a wrong answer" in text
+
+
+def test_errors_as_long_as_right_answers_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    length = len(right().body) - len(b'{"error": ""}')
+    script = answering(Answer(b'{"error": "%b"}' % (b"x" * length)), share=(5,), of=10)
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--request-count", "100")
+    assert (status, row["request_count"], errors_of(row)) == (1, 90, {"wrong_answer": 10})
+    assert "status 200 with an error: xxx" in text
+
+
+FAULTY = {
+    "two responses": Answer(right().body, copies=2),
+    "a length that is too short": Answer(right().body, declared_bytes=len(right().body) - 4),
+    "no body": Answer(b""),
+    "status 204": Answer(b"", status=204),
+    "status 302": Answer(b"", status=302),
+}
+
+
+@pytest.mark.parametrize("faulty", FAULTY.values(), ids=FAULTY)
+def test_faulty_responses_are_counted_one_by_one(
+    faulty: Answer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted_server(answering(faulty, share=(5,), of=20)) as server:
+        status, row, _ = perf(server, tmp_path, capsys, "--request-count", "100")
+    assert (status, row["request_count"], sum(errors_of(row).values())) == (1, 95, 5)
+
+
+def test_last_byte_ends_the_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = Answer(right().body, last_bytes_after_s=0.2)
+    with scripted_server(answering(slow)) as server:
+        status, row, _ = perf(server, tmp_path, capsys, "--request-count", "20")
+    assert (status, row["request_count"]) == (0, 20)
+    assert row["latency"]["percentiles"]["50"]["value"] > 200_000
 
 
 @pytest.mark.parametrize(
@@ -177,4 +215,5 @@ def test_duration_ends_a_load_that_is_not_stable(tmp_path: Path, capsys: pytest.
     with scripted_server(answering(right())) as server:
         _, row, text = perf(server, tmp_path, capsys, "-p", "60000", "-s", "0.001", "--duration", "1.2")
     assert 1 < row["duration_s"] < 30
-    assert "NOT STABLE" in text
+    assert row["verdict"]  # tests/unit/tools/perf/statistics has the verdicts on trends, stalls and two modes
+    assert f"NOT STABLE: {row['verdict']}" in text

@@ -1,24 +1,38 @@
-"""What naiad perf says of gRPC servers that hang, die, lie or fail; drift and two modes over both protocols."""
+"""What naiad perf says of gRPC servers that hang, die, lie or fail."""
 
 import asyncio
 import json
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from naiad.cli.perf.command import run
-from support import scripted_server as http
-from support.scripted_grpc_server import GrpcAnswer, GrpcScript, right, scripted_grpc_server
-from support.scripted_server import hang, scripted_server
+from naiad.tools.perf.measuring import level
+from support.scripted_grpc_server import (
+    GrpcAnswer,
+    GrpcScript,
+    StreamScript,
+    in_stream,
+    right,
+    scripted_grpc_server,
+)
+from support.scripted_server import hang
 
 SHORT = ("-p", "1000", "-r", "2", "-q")
+PATIENCE_S = 4.0
+"""How long a response is waited for here, in place of 10 s."""
 Perf = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for responses that never come as long as a test needs."""
+    monkeypatch.setattr(level, "_DRAIN_S", PATIENCE_S)
+    monkeypatch.setattr(level, "_NO_PROGRESS_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -56,6 +70,7 @@ WRONG: dict[str, GrpcAnswer] = {
     "another datatype": right(datatype="INT32"),
     "another name": right(name="OTHER"),
     "no outputs": b"\x0a\x04echo",
+    "another model": right(model="other"),
 }
 
 
@@ -109,7 +124,7 @@ def test_stuck_slots_are_named(numbers: tuple[int, ...], perf: Perf) -> None:
     assert status == 1
     assert errors_of(row) == {"unanswered": len(numbers)}
     assert f"NOT STABLE: {len(numbers)} of 4 slots wait" in text.replace("slots waits", "slots wait")
-    assert row["latency"]["percentiles"]["99"]["value"] > 10e6
+    assert row["latency"]["percentiles"]["99"]["value"] > PATIENCE_S * 1e6
 
 
 def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
@@ -123,7 +138,7 @@ def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
     assert status == 1
     assert errors_of(row)["unanswered"] == pytest.approx(row["request_count"], abs=20)
     assert "NOT STABLE" in text
-    assert row["latency"]["percentiles"]["90"]["value"] > 10e6
+    assert row["latency"]["percentiles"]["90"]["value"] > PATIENCE_S * 1e6
 
 
 def test_server_that_answers_nothing_fails_the_run(perf: Perf) -> None:
@@ -168,37 +183,45 @@ def test_stall_is_in_the_percentiles(perf: Perf) -> None:
     assert "THE GENERATOR" not in text
 
 
-# --- both protocols -------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------------------------
 
 
-def delayed(protocol: str, delay_s: Callable[[int], float]) -> AbstractContextManager[Any]:
-    """Return a server whose answers take a time by their number."""
-
-    async def of_grpc(number: int) -> GrpcAnswer:
-        await asyncio.sleep(delay_s(number))
-        return right()
-
-    async def of_http(number: int) -> http.Answer:
-        await asyncio.sleep(delay_s(number))
-        return http.right()
-
-    return scripted_grpc_server(of_grpc) if protocol == "grpc" else scripted_server(of_http)
+def twice(number: int, request_id: str) -> list[bytes]:
+    return [in_stream(right(request_id=request_id))] * (2 if number % 20 == 5 else 1)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_latency_that_grows_is_not_stable(protocol: str, perf: Perf) -> None:
-    with delayed(protocol, lambda number: 0.005 + number * 2e-4) as server:
-        _, row, text = perf(server.url, "--concurrency-range", "2", "--duration", "4", protocol=protocol)
-    assert "NOT STABLE" in text
-    assert "rises by" in text or "falls by" in text
-    assert not row["errors"]
+def twice_before_the_end(number: int, request_id: str) -> list[bytes]:
+    message = right(request_id=request_id)
+    copies = [in_stream(message, is_final=False)] if number % 20 == 5 else []
+    return [*copies, in_stream(message, is_final=True)]
 
 
-@pytest.mark.parametrize("load", [("--concurrency-range", "2"), ("--request-rate-range", "40")])
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_two_modes_are_named(protocol: str, load: tuple[str, ...], perf: Perf) -> None:
-    slow = np.random.default_rng(0).random(10_000) < 0.1
-    with delayed(protocol, lambda number: 0.25 if slow[number] else 0.01) as server:
-        _, row, text = perf(server.url, *load, "--duration", "6", "-s", "0.001", protocol=protocol)
-    assert "latency has two modes: " in text
-    assert not row["errors"]
+def to_no_request(number: int, request_id: str) -> list[bytes]:
+    return [in_stream(right(request_id="none" if number % 20 == 5 else request_id))]
+
+
+WRONG_STREAMS: dict[str, StreamScript] = {
+    "twice": twice,
+    "twice before the end": twice_before_the_end,
+    "to no request": to_no_request,
+}
+
+
+@pytest.mark.parametrize("script", WRONG_STREAMS.values(), ids=WRONG_STREAMS)
+def test_stream_with_other_responses_than_due_fails(script: StreamScript, perf: Perf) -> None:
+    with scripted_grpc_server(answering(right()), script) as server:
+        status, row, text = perf(server.url, "--streaming", "--request-count", "100", "--concurrency-range", "2")
+    assert status == 1
+    assert row["request_count"] < 100
+    assert sum(errors_of(row).values()) == 100 - row["request_count"]
+    assert "response" in row["errors"][0]["message"]
+    assert "had a wrong answer" in text or "are more than --max-errors 1%" in text
+
+
+def test_stream_with_one_response_for_each_request_passes(perf: Perf) -> None:
+    for is_final in (None, True):
+        with scripted_grpc_server(
+            answering(right()), lambda _, key, end=is_final: [in_stream(right(request_id=key), is_final=end)]
+        ) as server:
+            status, row, _ = perf(server.url, "--streaming", "--request-count", "100", "--concurrency-range", "4")
+        assert (status, row["request_count"], row["errors"]) == (0, 100, [])

@@ -180,6 +180,8 @@ def test_sequences_leave_nothing_behind(tmp_path, start_server, load):
             for sequence_id in range(1, 5):
                 value = np.zeros((1, 1), np.float32)
                 await client.infer("sum", {"INPUT": value}, sequence_id=sequence_id, sequence_start=True, timeout_s=5)
+            for sequence_id in range(1, 5):  # The end of the server would wait for them.
+                await client.infer("sum", {"INPUT": value}, sequence_id=sequence_id, sequence_end=True, timeout_s=5)
         return row
 
     row = asyncio.run(main())
@@ -335,10 +337,13 @@ def test_interrupt_reports_what_was_measured(server):
     assert row.request_count > 0
 
 
-def test_search_finds_highest_load_in_limit(server):
-    measuring = Measuring(Stop.REQUEST_COUNT, request_count=8, latency_limit_us=1_300_000)
-    model = replace(IDENTITY, name="slow_identity")
-    # Requests take 0.5 s, one at a time: with two outstanding the mean is at most 1 s, with four nearly 2 s.
+def test_search_finds_highest_load_in_limit(tmp_path, start_server):
+    write_identity(tmp_path, "slow", parameters={"execute_delay_ms": "250"})
+    server = start_server(tmp_path)
+    server.wait_ready()
+    measuring = Measuring(Stop.REQUEST_COUNT, request_count=8, latency_limit_us=650_000)
+    model = replace(IDENTITY, name="slow")
+    # Requests take 0.25 s, one at a time: with two outstanding the mean is at most 0.5 s, with four nearly 1 s.
     result = measured(http(server), Search(1, 4, 1, is_binary=True), model, measuring=measuring)
     assert [row.value for row in result.rows] in ([1, 4, 2, 3], [1, 4, 2])
     assert result.found in (2, 3)

@@ -1,12 +1,21 @@
 """The search with the real converter and the real gate: int8 with one node that hurts."""
 
+import pytest
+
 from naiad.tools.optimize import sensitivity
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
 from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.optimize_source import Format
+from support.conversions_here import conversions_here
 from support.sensitive_networks import SAMPLES, judge_onnx, outlier_network
 
 SETTINGS = {Precision.INT8: {"calibration": "minmax"}, Precision.INT8_DYNAMIC: {}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process():
+    with conversions_here():
+        yield
 
 
 class Steps:

@@ -17,6 +17,7 @@ from naiad.files.journal import Journal
 from naiad.tools.predict import PredictJob, job_checkpoint, predict, row_flow
 from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
+from support.long_run import examples
 
 
 class Killed(BaseException):
@@ -103,7 +104,7 @@ def content(path: Path) -> object:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".npz", ".parquet"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_any_kill_leaves_an_equal_output(suffix: str, data: st.DataObject) -> None:
     if suffix == ".parquet":

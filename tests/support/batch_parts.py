@@ -14,11 +14,11 @@ from naiad.core.errors import InferError, internal
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array, Shape, TensorSpec
 from naiad.tools.predict import prediction
+from naiad.tools.predict.files.input_files import find_files
+from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_signature import RowSignature, read_signature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
-from naiad.tools.predict.sources.input_files import find_files
-from naiad.tools.predict.sources.row_reader import Reader
 
 Tensors = Mapping[str, tuple[DataType, Shape]]
 

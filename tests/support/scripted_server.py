@@ -27,6 +27,12 @@ class Answer:
     body: bytes
     status: int = 200
     content_type: str = "application/json"
+    last_bytes_after_s: float = 0.0
+    """The last 8 bytes come later by this time."""
+    copies: int = 1
+    """How often the response is sent."""
+    declared_bytes: int | None = None
+    """Content-Length, where it is not that of the body."""
 
 
 def right(**changes: object) -> Answer:
@@ -65,8 +71,7 @@ class ScriptedServer:
         self._tasks.add(task)
         try:
             while answer := await self._answer(*await _request(reader)):
-                head = f"HTTP/1.1 {answer.status} OK\r\nContent-Type: {answer.content_type}\r\n"
-                writer.write(f"{head}Content-Length: {len(answer.body)}\r\n\r\n".encode() + answer.body)
+                await _respond(writer, answer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             return  # The client has gone, or the server dies.
         finally:
@@ -82,6 +87,17 @@ class ScriptedServer:
         if path.endswith("/models/echo"):
             return Answer(json.dumps(METADATA).encode())
         return Answer(b'{"error": "not here"}', status=404)
+
+
+async def _respond(writer: asyncio.StreamWriter, answer: Answer) -> None:
+    length = len(answer.body) if answer.declared_bytes is None else answer.declared_bytes
+    head = f"HTTP/1.1 {answer.status} OK\r\nContent-Type: {answer.content_type}\r\nContent-Length: {length}\r\n\r\n"
+    data = (head.encode() + answer.body) * answer.copies
+    if answer.last_bytes_after_s:
+        writer.write(data[:-8])
+        await asyncio.sleep(answer.last_bytes_after_s)
+        data = data[-8:]
+    writer.write(data)
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str]:

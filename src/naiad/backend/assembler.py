@@ -28,7 +28,7 @@ from naiad.backend.tensor_layout import (
     shape_text,
 )
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import from_numpy
+from naiad.core.datatype import STRING_KINDS, conversion_hint, from_numpy
 from naiad.core.device_tensor import Device, DeviceTensor, in_host_memory
 from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
@@ -415,9 +415,10 @@ class BatchAssembler:
             datatype = from_numpy(array.dtype) if isinstance(array, _ndarray) else datatype_of(array)
             if datatype is not output.datatype:
                 found = datatype.value if datatype else str(array.dtype)
+                hint = "" if datatype or not isinstance(array, _ndarray) else f": {conversion_hint(array.dtype)}"
                 raise internal(
                     f"model '{self._name}' returned output '{output.name}' with datatype {found}, but the model "
-                    f"configuration says {output.datatype.config_name}"
+                    f"configuration says {output.datatype.config_name}{hint}"
                 )
             is_by_rows = self._is_batching and not output.scatter_source
             if is_by_rows and (not array.shape or array.shape[0] != rows):
@@ -443,7 +444,7 @@ class BatchAssembler:
 
 
 def _column(array: Array, count: int) -> tuple[Callable[[Array], Buffer], list[slice] | None]:
-    if array.dtype.kind in "OSU":
+    if array.dtype.kind in STRING_KINDS:
         return to_buffer, None
     convert = to_buffer if array.nbytes > COPY_LIMIT_BYTES or array.dtype.byteorder == ">" else _copy_out
     size = array.nbytes // count

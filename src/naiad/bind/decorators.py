@@ -226,7 +226,7 @@ def _checked_default(name: str, value: Any, specs: Mapping[str, TensorSpec]) -> 
         )
     if datatype is not DataType.BYTES:
         return value
-    encoded: Array = np.char.encode(value, "utf-8") if value.dtype.kind == "U" else value
+    encoded: Array = np.char.encode(value, "utf-8") if value.dtype.kind in "UT" else value
     return encoded.astype(np.object_)
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.bind.exceptions import PyTritonRuntimeError
+from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 
 PadFunction: TypeAlias = Callable[[Sequence[Mapping[str, Array]]], Sequence[Mapping[str, Array]]]
@@ -30,7 +31,7 @@ def group_rows(inputs: Mapping[str, Array], keys: Sequence[str], rows: int) -> l
 
 def _value_of(value: Any) -> object:
     array = np.asarray(value)
-    return tuple(array.ravel().tolist()) if array.dtype.kind in "OSU" else array.tobytes()
+    return tuple(array.ravel().tolist()) if array.dtype.kind in STRING_KINDS else array.tobytes()
 
 
 def merged(
@@ -85,7 +86,7 @@ class ConstantPadder:
         return padded
 
     def _padded(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        kinds = {array.dtype if array.dtype.kind not in "SU" else array.dtype.kind for array in arrays}
+        kinds = {array.dtype if array.dtype.kind not in "SUT" else array.dtype.kind for array in arrays}
         if len(kinds) > 1 or len({array.ndim for array in arrays}) > 1:
             found = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
             raise PyTritonRuntimeError(
@@ -96,7 +97,7 @@ class ConstantPadder:
         return [self._pad(array.astype(dtype, copy=False), shape) for array in arrays]
 
     def _pad(self, array: Array, shape: Sequence[int]) -> Array:
-        fill = {"S": b"", "O": b"", "U": ""}.get(array.dtype.kind, self.pad_value)
+        fill = {"S": b"", "O": b"", "U": "", "T": ""}.get(array.dtype.kind, self.pad_value)
         whole: Array = np.full((array.shape[0], *shape), fill, dtype=array.dtype)
         whole[tuple(slice(size) for size in array.shape)] = array
         return whole

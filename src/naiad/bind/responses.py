@@ -8,7 +8,7 @@ import numpy as np
 from naiad.bind.model_config.tensor import datatype_of
 from naiad.bind.model_config.triton_model_config import TensorSpec as DeclaredTensor
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
-from naiad.core.datatype import DataType, from_numpy
+from naiad.core.datatype import DataType, conversion_hint, from_numpy
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_buffer
@@ -60,7 +60,8 @@ class ModelResponseEncoder:
         key: list[object] = []
         for name, array in outputs.items():
             if not isinstance(array, np.ndarray):
-                raise self._invalid(name, f"is of type {type(array).__name__}, expected a numpy array")
+                hint = ": use its to_numpy()" if hasattr(array, "to_numpy") else ""
+                raise self._invalid(name, f"is of type {type(array).__name__}, expected a numpy array{hint}")
             if name in wanted:
                 sent.append(array)
                 key += name, array.dtype, array.shape
@@ -84,7 +85,8 @@ class ModelResponseEncoder:
         """Return the datatype of an output. Raises ValueError."""
         datatype = from_numpy(array.dtype)
         if datatype is None:
-            raise self._invalid(name, f"has dtype {array.dtype}, which the protocol does not have; use astype")
+            hint = conversion_hint(array.dtype)
+            raise self._invalid(name, f"has dtype {array.dtype}, which the protocol does not have: {hint}")
         if self._is_strict:
             self._check_strictly(name, array, datatype, self._declared.get(name))
         return datatype

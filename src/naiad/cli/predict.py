@@ -11,10 +11,10 @@ from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, par
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
+from naiad.tools.predict.files.input_files import find_files
+from naiad.tools.predict.files.row_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXES, check_suffix, python_to_look
 from naiad.tools.predict.job_output import written_files
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
-from naiad.tools.predict.sinks.sink_formats import OUTPUT_SUFFIXES, check_suffix
-from naiad.tools.predict.sources.input_files import INPUT_SUFFIXES, find_files
 
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
@@ -169,12 +169,8 @@ def summary_text(summary: Summary, model: str) -> str:
 def _next(summary: Summary) -> str:
     if summary.rejected:
         return f"head -n 3 {shlex.quote(summary.rejected)}"
-    path = summary.output
-    if path.endswith(".npz"):
-        return f'python -c "import numpy; print(dict(numpy.load({path!r})))"'
-    if path.endswith(".parquet"):
-        return f'python -c "import pyarrow.parquet as p; print(p.read_table({path!r}))"'
-    return f"head -n 3 {shlex.quote(path)}"
+    look = python_to_look(summary.output)
+    return f'python -c "{look}"' if look else f"head -n 3 {shlex.quote(summary.output)}"
 
 
 class PredictProgress:

@@ -9,6 +9,7 @@ from typing import Any
 
 from naiad.cli.parser import BAD_OPTION, Parser, fail, time_in
 from naiad.cli.sources import DEFAULT_URL, NoResponseError, ask
+from naiad.cli.status_line import StatusLine
 from naiad.client import Client
 
 _DESCRIPTION = """\
@@ -32,11 +33,12 @@ def run(argv: Sequence[str]) -> int:
         if options.end:
             return _end(options)
         found = _ask(options, change)
-        print(_text(options, found))
+        display = StatusLine(stream=sys.stdout)
+        display.show_lines(_text(options, found))
         while options.watch and found["rollout"] is not None:
             time.sleep(_WATCH_S)
-            before, found = found, _ask(options, {})
-            _show_again(_text(options, before), _text(options, found))
+            found = _ask(options, {})
+            display.show_lines(_text(options, found))
     except NoResponseError as error:
         return fail("naiad rollout", error)
     return 0
@@ -176,15 +178,6 @@ def _next_commands(found: Mapping[str, Any]) -> list[str]:
     if found["previous"] is not None:
         return [f"next: {command} --rollback returns to version {found['previous']}"]
     return [f"next: {command} --canary VERSION --weight PERCENT, or {command} --to VERSION"]
-
-
-def _show_again(before: str, now: str) -> None:
-    """Print a text in place of the one before it, below it if the output is no terminal."""
-    if sys.stdout.isatty():
-        print(f"\x1b[{before.count(chr(10)) + 1}A\x1b[J", end="")
-    else:
-        print()
-    print(now, flush=True)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -14,10 +14,10 @@ from naiad.client.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.http1 import Http1Pool
 from naiad.client.http2 import Http2Pool
 from naiad.client.live_events import LiveEvent
-from naiad.client.notebook import StatisticsRows, result_html
+from naiad.client.notebook import StatisticsRows, outputs_html
 from naiad.client.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import from_numpy
+from naiad.core.datatype import conversion_hint, from_numpy
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import NO_PARAMETERS, Parameters, ParameterValue
@@ -73,7 +73,8 @@ class InferResult(Mapping[str, Array]):
         return f"InferResult({self.model_name} {self.model_version}: {outputs})"
 
     def _repr_html_(self) -> str:
-        return result_html(self)
+        note = f"request id {self.id}" if self.id else ""
+        return outputs_html(f"{self.model_name} {self.model_version}", self.specs, self, note)
 
 
 class Client:
@@ -339,6 +340,21 @@ def _region_name(name: str) -> str:
     return name
 
 
+def _check_texts(name: str, array: Array) -> None:
+    """Raise InferError(INVALID_ARG) for missing values, which would be sent as the texts "nan", "<NA>", "None"."""
+    for each in array.ravel().tolist():
+        if type(each) is not str and type(each) is not bytes and is_missing(each):
+            raise invalid_argument(
+                f"input '{excerpt(name)}' has missing values ({each!r}), which texts lack; replace them, for example "
+                "with pandas' fillna('')"
+            )
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or what pandas has instead of a value."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(np.any(value != value))
+
+
 def encode_tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], Sequence[Buffer]]:
     """Return arrays as tensors of a request. Raises InferError(INVALID_ARG) for a dtype without a datatype."""
     specs: list[TensorSpec] = []
@@ -348,9 +364,11 @@ def encode_tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], S
         datatype = from_numpy(array.dtype)
         if datatype is None:
             raise invalid_argument(
-                f"input '{excerpt(name)}' has dtype {array.dtype}, which the protocol does not have; convert it, "
-                "for example with astype"
+                f"input '{excerpt(name)}' has dtype {array.dtype}, which the protocol does not have: "
+                f"{conversion_hint(array.dtype)}"
             )
+        if array.dtype.kind in "OT":
+            _check_texts(name, array)
         specs.append(TensorSpec(name, datatype, array.shape))
         data.append(to_buffer(array))
     return specs, data

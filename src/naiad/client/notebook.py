@@ -1,14 +1,11 @@
 """What the client returns, as HTML for notebooks. A frame has a form of its own."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from naiad.core.errors import InferError
 from naiad.core.notebook import html_table, shape_text
-from naiad.core.tensor import Array
-
-if TYPE_CHECKING:
-    from naiad.client.client import InferResult
+from naiad.core.tensor import Array, TensorSpec
 
 _SHOWN_VALUES = 6
 _SUMMARIZED_ELEMENTS = 1 << 24
@@ -52,18 +49,17 @@ def _mean_ms(duration: dict[str, Any]) -> float:
     return int(duration.get("ns", 0)) / count / 1e6 if count else 0.0
 
 
-def result_html(result: "InferResult") -> str:
+def outputs_html(title: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], note: str) -> str:
     """Return the outputs of a result: datatype, shape, first values, and the range of numbers."""
     headings = ("output", "datatype", "shape", "values", "min", "mean", "max")
-    note = f"request id {result.id}" if result.id else ""
-    return html_table(f"{result.model_name} {result.model_version}", headings, _outputs(result), note)
+    return html_table(title, headings, _outputs(specs, arrays), note)
 
 
-def _outputs(result: "InferResult") -> Iterator[list[object]]:
-    for spec in result.specs:
+def _outputs(specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> Iterator[list[object]]:
+    for spec in specs:
         start: list[object] = [spec.name, spec.datatype.value, shape_text(spec.shape)]
         try:
-            array = result[spec.name]
+            array = arrays[spec.name]
         except InferError as error:  # in shared memory
             yield [*start, str(error), "", "", ""]
             continue

@@ -39,6 +39,16 @@ class DataType(enum.Enum):
     """The number of that name in the ModelConfig message."""
 
 
+STRING_KINDS = "OSUT"
+"""The kinds of numpy's dtypes that are BYTES: object, bytes and str of fixed width, and NumPy 2's StringDType."""
+
+CONVERSIONS = {
+    "M": "write it as text or as a number: array.astype(str), or array.astype('int64')",
+    "m": "write it as a number: array.astype('int64')",
+    "c": "send real and imaginary part: array.real, array.imag",
+}
+"""How to send arrays of a kind that the protocol lacks."""
+
 _NUMPY: dict[DataType, Any] = {
     DataType.BOOL: np.bool_,
     DataType.UINT8: np.uint8,
@@ -74,10 +84,15 @@ _BY_KIND: dict[str, DataType] = {d.numpy.str.lstrip("<=|"): d for d in DataType 
 def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
     """Return the datatype of a numpy dtype, or None if the protocol has none for it.
 
-    Strings of every numpy kind (object, S, U, and T, NumPy 2's StringDType) are BYTES.
+    Strings of every numpy kind are BYTES.
     """
     if dtype == DataType.BF16.numpy:
         return DataType.BF16
-    if dtype.kind in "OSUT":
+    if dtype.kind in STRING_KINDS:
         return DataType.BYTES
     return _BY_KIND.get(dtype.str.lstrip("<>=|"))
+
+
+def conversion_hint(dtype: "np.dtype[Any]") -> str:
+    """Return how to convert an array whose dtype has no datatype. `worker/api/tensor.py` says the same."""
+    return CONVERSIONS.get(dtype.kind, f"use a dtype of {', '.join(datatype.value for datatype in DataType)}")

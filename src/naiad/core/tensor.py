@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from naiad.core.datatype import DataType
+from naiad.core.datatype import STRING_KINDS, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.slices import Slices
 
@@ -143,7 +143,7 @@ def _wrong_count(spec: TensorSpec, count: int) -> InferError:
 
 def to_buffer(array: Array) -> Buffer:
     """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings."""
-    if array.dtype.kind in "OSUT":
+    if array.dtype.kind in STRING_KINDS:
         return encode_bytes_elements([_as_bytes(element) for element in array.ravel().tolist()])
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))

@@ -57,6 +57,8 @@ class Flag:
     """The environment variable with the value, if neither the command line nor a file gives it."""
     summary: str = ""
     """The line of a usual flag in `--help`; empty for a flag that only `--help-all` shows."""
+    limit: str = ""
+    """The limit of a connection that has the option's value: a field of `Http1Limits`, `Http2Limits`, or both."""
 
     @property
     def usage(self) -> str:
@@ -93,6 +95,12 @@ def flags_of(options: type, section: str = "") -> Iterator[Flag]:
     for each in fields(options):
         if _FLAG in each.metadata:
             yield replace(each.metadata[_FLAG], target=prefix + each.name)
+
+
+def limits_of(options: Any, limits: type) -> dict[str, Any]:
+    """Return the fields of `limits`, a dataclass, that options have: those whose flag names them as its `limit`."""
+    known = {each.name for each in fields(limits)}
+    return {flag.limit: getattr(options, flag.target) for flag in flags_of(type(options)) if flag.limit in known}
 
 
 def parse_boolean(text: str) -> bool:

@@ -270,7 +270,8 @@ class RowsReader:
             if len(values) > 1:
                 raise invalid_argument(
                     f"the model takes one row at a time: input '{excerpt(declared.name)}' has the shape {list(dims)} "
-                    f"without a batch dimension, got {len(values)} rows"
+                    f"without a batch dimension, got {len(values)} rows: send one row in a request, or export the "
+                    "model with a first dimension of any size"
                 )
         else:
             dims = dims[1:]

@@ -10,7 +10,6 @@ is bounded in bytes.
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import stat
@@ -26,6 +25,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
+from naiad.files.held import try_lock
 from naiad.telemetry.last_resort import keep_running
 from naiad.telemetry.trace.trace_record import encode_json
 from naiad.telemetry.trace.tracer import caller_of
@@ -61,11 +61,9 @@ class RingFile:
         # Other users must not read what clients send.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         file = os.fdopen(descriptor, "ab", buffering=_BUFFER_BYTES)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             file.close()
-            raise OSError(errno.EBUSY, "another server records in it", self._path) from None
+            raise OSError(errno.EBUSY, "another server records in it", self._path)
         try:
             size_bytes = file.tell()
             if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":

@@ -15,7 +15,7 @@ from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.config.validate.model import validate
 from naiad.core.batch import Batch
-from naiad.core.datatype import DataType, from_numpy
+from naiad.core.datatype import DataType, conversion_hint, from_numpy
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unsupported
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
@@ -149,9 +149,10 @@ def _version_of(model_dir: Path, version: int | None) -> int:
 
 
 def _datatype(name: str, array: Array) -> DataType:
-    datatype = DataType.BYTES if array.dtype.kind in "OSU" else from_numpy(array.dtype)
+    datatype = from_numpy(array.dtype)
     if datatype is None:
-        raise invalid_argument(f"input '{name}' has dtype {array.dtype}, which the protocol cannot carry")
+        hint = conversion_hint(array.dtype)
+        raise invalid_argument(f"input '{name}' has dtype {array.dtype}, which the protocol does not have: {hint}")
     return datatype
 
 

@@ -20,11 +20,12 @@ import numpy as np
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import text_of
+from naiad.worker.api.tensor import conversion_hint
 
 FUNCTION = "predict"
 MAX_BATCH_SIZE = 16384
 _SCALARS = {str: "TYPE_STRING", bytes: "TYPE_STRING", int: "TYPE_INT64", float: "TYPE_FP64", bool: "TYPE_BOOL"}
-_TYPE_OF_KIND = {"O": "TYPE_STRING", "U": "TYPE_STRING", "S": "TYPE_STRING", "b": "TYPE_BOOL"}
+_TYPE_OF_KIND = {"O": "TYPE_STRING", "U": "TYPE_STRING", "S": "TYPE_STRING", "T": "TYPE_STRING", "b": "TYPE_BOOL"}
 _OUTPUT = "output"
 
 
@@ -53,7 +54,7 @@ def type_of_dtype(dtype: Any) -> str:
     if dtype.kind in "iuf" and dtype.itemsize <= 8:
         name = {"i": "INT", "u": "UINT", "f": "FP"}[dtype.kind]
         return f"TYPE_{name}{8 * dtype.itemsize}"
-    raise ValueError(f"dtype {dtype} is no datatype of tensors; use numbers, truth values or strings")
+    raise ValueError(f"dtype {dtype} is no datatype of tensors: {conversion_hint(dtype)}")
 
 
 def read_annotation(annotation: Any, where: str) -> TensorAnnotation:
@@ -278,7 +279,7 @@ def _texts(array: Any) -> Any:
 
 def _array(value: Any) -> Any:
     array = np.asarray(value)
-    if array.dtype.kind in "UO":
+    if array.dtype.kind in "UOT":
         texts = np.empty(array.size, np.object_)
         texts[:] = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
         return texts.reshape(array.shape)

@@ -23,7 +23,10 @@ def test_the_configuration_is_completed_from_the_model(tmp_path):
 
 def test_strings_are_sent_as_bytes(tmp_path):
     with BackendModel(IdentityBackend(), write_identity(tmp_path, datatype="STRING")) as model:
-        assert model.infer({"INPUT0": np.array([["a", "ü"]])})["OUTPUT0"].tolist() == [[b"a", "ü".encode()]]
+        for kind in (np.str_, object, np.dtypes.StringDType()):
+            assert model.infer({"INPUT0": np.array([["a", "ü"]], kind)})["OUTPUT0"].tolist() == [[b"a", "ü".encode()]]
+        with pytest.raises(InferError, match=r"dtype datetime64\[D\].*astype"):
+            model.infer({"INPUT0": np.array([["2030-01-01"]], "datetime64[D]")})
 
 
 def test_the_newest_version_is_loaded(tmp_path):

@@ -316,3 +316,29 @@ def test_triton_context_has_configuration_of_callable():
 def test_model_config_outside_execution_is_an_error():
     with pytest.raises(PyTritonValidationError, match="not executed by a server"):
         get_model_config(lambda: None)
+
+
+STRINGS = np.dtypes.StringDType()
+
+
+def test_strings_of_numpy_2_are_merged():
+    @batch
+    @group_by_values("key", pad_fn=ConstantPadder())
+    def infer(key, x):
+        return {"out": np.full((len(x), int(x[0, 0])), str(key[0, 0]), STRINGS)}
+
+    keys, sizes = np.array([["b"], ["a"], ["b"]], STRINGS), np.array([[2], [1], [2]], np.int64)
+    results = infer([{"key": keys, "x": sizes}])
+    assert results[0]["out"].tolist() == [["b", "b"], ["a", ""], ["b", "b"]]
+
+
+def test_default_of_strings_of_numpy_2_is_encoded(executing):
+    inputs = [TensorSpec("a", (-1,), np.float32), TensorSpec("b", (1,), np.bytes_, optional=True)]
+    executing(TritonModelConfig("m", inputs=inputs, outputs=[TensorSpec("out", (1,), np.bytes_)]))
+
+    @fill_optionals(b=np.array(["Öl"], STRINGS))
+    @batch
+    def infer(a, b):
+        return {"out": b}
+
+    assert infer([Request({"a": rows(1)})])[0]["out"].tolist() == [["Öl".encode()]]

@@ -152,8 +152,9 @@ def test_lenient_models_send_other_datatypes():
 
 
 def test_text_outputs_are_encoded():
-    instance = instance_of(lambda _: [{"OUT": np.array([["é"]])}])
-    assert executed(instance, request([1]))[0]["OUT"].tolist() == [["é".encode()]]
+    for kind in (np.str_, object, np.dtypes.StringDType()):
+        instance = instance_of(lambda _, kind=kind: [{"OUT": np.array([["é"]], kind)}])
+        assert executed(instance, request([1]))[0]["OUT"].tolist() == [["é".encode()]]
 
 
 def test_errors_have_type_text_and_place():
@@ -212,3 +213,9 @@ def test_more_instances_than_functions_are_refused():
     model = backend.load(ModelContext("m", 1, normalize(to_message(complete)), Path(), Path(), 1))
     with pytest.raises(InferError, match="one for each bound function"):
         model.create_instance(InstanceSpec("m_0_1", 1, "KIND_CPU"))
+
+
+def test_dates_are_refused_with_their_conversion():
+    instance = instance_of(lambda _: [{"OUT": np.array([["2030-01-01"]], "datetime64[s]")}])
+    with pytest.raises(InferError, match=r"dtype datetime64\[s\].*astype\('int64'\)"):
+        executed(instance, request([1]))

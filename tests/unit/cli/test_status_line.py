@@ -68,6 +68,23 @@ def test_log_gets_a_line_per_phase(monkeypatch: pytest.MonkeyPatch, clock: Clock
     assert stream.getvalue() == "a 1\nb 1\na 3\ndone\n"
 
 
+def test_texts_replace_each_other_in_a_terminal() -> None:
+    stream = Stream(is_terminal=True)
+    status = StatusLine(stream=stream)
+    status.show_lines("one\ntwo")
+    status.show_lines("three")
+    status.show_lines("four")
+    assert stream.getvalue() == "one\ntwo\n\x1b[2A\r\x1b[Jthree\n\x1b[1A\r\x1b[Jfour\n"
+
+
+def test_texts_follow_each_other_in_a_log() -> None:
+    stream = Stream(is_terminal=False)
+    status = StatusLine(stream=stream)
+    status.show_lines("one\ntwo")
+    status.show_lines("three")
+    assert stream.getvalue() == "one\ntwo\n\nthree\n"
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_quiet_commands_show_nothing(monkeypatch: pytest.MonkeyPatch, clock: Clock, is_terminal: bool) -> None:
     stream = stderr(monkeypatch, is_terminal=is_terminal)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from naiad.client.client import encode_tensors
 from naiad.client.data_frames import to_inputs
 from naiad.config.features import Features
 from naiad.core.datatype import DataType
@@ -48,3 +49,14 @@ def test_optional_input_may_be_missing():
     assert list(to_inputs({"age": [1]}, COLUMNS, Features(), frozenset({"city"}))) == ["age"]
     with pytest.raises(InferError, match="have no 'city'"):
         to_inputs({"age": [1]}, COLUMNS, Features())
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+@pytest.mark.parametrize("kind", ["object", "T"])
+def test_missing_texts_are_refused_with_a_way_out(missing, kind):
+    dtype = object if kind == "object" else np.dtypes.StringDType(na_object=missing)
+    with pytest.raises(
+        InferError, match=r"input 'city' has missing values \((None|nan)\), which texts lack; replace"
+    ):
+        encode_tensors({"city": np.array(["Oslo", missing], dtype)})
+    assert encode_tensors({"city": np.array(["Oslo", b"Rome"], object)})[0][0].datatype is DataType.BYTES

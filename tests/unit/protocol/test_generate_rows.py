@@ -120,7 +120,9 @@ def test_records_for_a_matrix_without_names_are_refused():
 def test_model_without_a_batch_dimension_takes_one_row():
     single = {"T": TensorSpec("T", BYTES, (1,))}
     assert decode([{"T": "a"}], single, RowColumns())[1] == {"T": [b"a"]}
-    assert "one row at a time" in refusal([{"T": "a"}, {"T": "b"}], single, RowColumns())
+    text = refusal([{"T": "a"}, {"T": "b"}], single, RowColumns())
+    assert "one row at a time" in text
+    assert "export the model with a first dimension of any size" in text
 
 
 def test_long_nested_lists_keep_their_shape():

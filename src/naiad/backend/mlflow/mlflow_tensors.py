@@ -1,5 +1,6 @@
 """The tensors of an MLflow signature, and the tables and arrays that a model takes and returns."""
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,10 +67,10 @@ class MlflowTensors:
             result = result[name]
         array = np.asarray(result)
         if tensor.datatype is DataType.BYTES:
-            texts = array.astype(object)
-            array = np.frompyfunc(lambda value: value if isinstance(value, bytes) else str(value), 1, 1)(texts)
+            dates = array.astype(str) if array.dtype.kind == "M" else array
+            array = np.frompyfunc(_text, 1, 1)(dates.astype(object))
         elif tensor.datatype is not None:
-            array = array.astype(tensor.datatype.numpy, copy=False)
+            array = _in_datatype(name, array, tensor.datatype)
         dims = tensor.dims or ()
         if array.ndim == len(dims):
             return array
@@ -102,12 +103,26 @@ class MlflowTensors:
         return found
 
 
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value
+    return value.isoformat() if isinstance(value, datetime.date) and not pandas.isna(value) else str(value)
+
+
+def _in_datatype(name: str, array: Array, datatype: DataType) -> Array:
+    """Return an output in its datatype. Raises ValueError for missing values that the datatype lacks."""
+    if array.dtype == object and pandas.isna(array).any():
+        array = np.where(pandas.isna(array), np.nan, array).astype(np.float64)
+    if datatype.numpy.kind in "iub" and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"output '{name}' has values that are missing or not finite, which {datatype.value} lacks")
+    return array.astype(datatype.numpy, copy=False)
+
+
 def _tensor(name: str, spec: Any) -> TensorSignature:
     if hasattr(spec, "shape"):
         dims: Sequence[int | None] = [size if size >= 0 else None for size in spec.shape]
         kind = np.dtype(spec.type)
-        datatype = DataType.BYTES if kind.kind in "OUS" else from_numpy(kind)
-        return TensorSignature(name, datatype, tuple(dims), str(kind))
+        return TensorSignature(name, from_numpy(kind), tuple(dims), str(kind))
     return TensorSignature(name, _DATATYPES.get(_kind(spec)), (None, 1), _kind(spec))
 
 

@@ -14,6 +14,11 @@ _ADVICE = (
     (r"No Op registered for (\S+)|is not a registered function/op",
      "it has an operator that ONNX Runtime does not have; name the library with the operator in model_operations "
      "{ op_library_filename }, update onnxruntime, or export the model without it"),
+    (r"External data path|External initializer|external data",
+     "its weights are in another file, which is missing, too short or outside its directory; copy the whole "
+     "directory of the export, with the names that the files had"),
+    (r"Invalid model\.|INVALID_GRAPH|Type Error|ShapeInferenceError",
+     "its graph is not valid: onnx.checker.check_model(path, full_check=True) says where; export the model again"),
     (r"NOT_IMPLEMENTED",
      "it uses an operator with datatypes that ONNX Runtime does not implement on this device; export it in FP32"),
     (r"protobuf parsing failed|No graph was found in the protobuf",

@@ -13,6 +13,7 @@ import numpy as np
 
 from naiad.backend.api import ModelContext
 from naiad.backend.device_tensors import device_of
+from naiad.backend.pytorch.cuda_graphs import GraphedCall, GraphRecorder
 from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.model_parameters import TorchOptions
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
@@ -58,6 +59,9 @@ class TorchInstance(TensorInstance):
         self._checked: set[tuple[str, Shape]] = set()
         self._pinned = PinnedOutputs()
         self._device = "" if device == "cpu" else device
+        self._graphed: GraphedCall | None = None
+        if device.startswith("cuda") and config.optimization.cuda.graphs:
+            self._graphed = GraphedCall(context.name, program.call, GraphRecorder(device))
         self._options = options
         self._mode: Callable[[], Any] = torch.inference_mode if options.has_inference_mode else torch.no_grad
 
@@ -65,6 +69,8 @@ class TorchInstance(TensorInstance):
         """Release the program, and its memory on a GPU unless other instances share it; see `Instance.close`."""
         program = self.executable
         super().close()
+        if self._graphed is not None:
+            self._graphed.clear()
         if program is not None and self._device and not self._options.shares_weights:
             release(program.weights)
 
@@ -82,7 +88,7 @@ class TorchInstance(TensorInstance):
         try:
             with self._mode(), optimized:
                 tensors = {name: self._to_argument(name, array) for name, array in inputs.items()}
-                returned = program.call(self._arguments(tensors))
+                returned = (self._graphed or program.call)(self._arguments(tensors))
                 found = _leaves(returned)
                 taken = program.states.union(storage_address(t) for t in tensors.values() if not isinstance(t, list))
                 results = [self._result(name, found, taken, stays=name in staying) for name in output_names]

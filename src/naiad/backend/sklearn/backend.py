@@ -13,7 +13,15 @@ from naiad.backend.framework import Parameters
 from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
 from naiad.backend.sklearn.estimator_file import load_estimator
 from naiad.backend.sklearn.inputs import ColumnInputs, MatrixInput, free_columns, plan_inputs
-from naiad.backend.sklearn.outputs import MethodCall, call, class_labels, plan_outputs, read_outputs, to_tensor
+from naiad.backend.sklearn.outputs import (
+    MethodCall,
+    call,
+    class_labels,
+    plan_outputs,
+    read_outputs,
+    to_datatype,
+    to_tensor,
+)
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution_tensors import execution_config
 from naiad.config.features import Features
@@ -115,7 +123,8 @@ class SklearnInstance(TensorInstance):
             each = model.calls[name]
             if each.method not in results:
                 results[each.method] = call(self._name, model.estimator, each.method, table)
-            arrays.append(to_tensor(results[each.method], each.target).astype(self._dtypes[name], copy=False))
+            array = to_tensor(results[each.method], each.target)
+            arrays.append(to_datatype(self._name, name, array, self._dtypes[name]))
         return arrays
 
 

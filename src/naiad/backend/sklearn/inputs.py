@@ -114,10 +114,15 @@ def plan_inputs(config: ModelConfig, estimator: Any) -> MatrixInput | ColumnInpu
         return MatrixInput(matrix_name, DataType.BYTES, [""], is_flat=True)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     count = len(names) or getattr(estimator, "n_features_in_", 0) or _configured_features(config)
+    if not count and isinstance(estimator, type):
+        raise invalid_argument(
+            f"model '{config.name}': the file holds the class {estimator.__name__}; save a fitted estimator"
+        )
     if not count:
         raise invalid_argument(
             f"model '{config.name}': the {type(estimator).__name__} does not say how many features it has "
-            "(n_features_in_); write one input with 'dims' in config.pbtxt"
+            "(n_features_in_); if it is not fitted, save it after fit(); otherwise write one input with 'dims' in "
+            "config.pbtxt"
         )
     # scikit-learn: columns without names are called x0, x1, ...
     keys = names or [f"x{index}" for index in range(count)]

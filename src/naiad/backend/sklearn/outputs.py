@@ -11,8 +11,8 @@ import numpy as np
 from naiad.backend.framework import Parameters, reason
 from naiad.backend.signature import TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import BY_CONFIG_NUMBER, DataType, from_numpy
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.datatype import BY_CONFIG_NUMBER, STRING_KINDS, DataType, from_numpy
+from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def plan_outputs(config: ModelConfig, estimator: Any, parameters: Parameters) ->
     if not methods:
         raise invalid_argument(
             f"model '{config.name}': the {type(estimator).__name__} has none of the methods {', '.join(METHODS)}; "
-            "the file must hold a fitted estimator"
+            f"the file must hold a fitted estimator{_estimators_in(estimator)}"
         )
     names = [output.name for output in config.output]
     if names and {_base(name) for name in names} <= set(METHODS):
@@ -71,6 +71,13 @@ def plan_outputs(config: ModelConfig, estimator: Any, parameters: Parameters) ->
             f"({', '.join(calls)}); name in the parameter 'method' a method for each output, in their order"
         )
     return dict(zip(names or calls, calls.values(), strict=True))
+
+
+def _estimators_in(value: Any) -> str:
+    """Return where a list or dictionary has estimators, to be saved by themselves."""
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    found = [repr(name) for name, each in entries if hasattr(each, METHODS[0])][:3]
+    return f": save its entry {', '.join(found)} by itself, or all steps as one Pipeline" if found else ""
 
 
 def _base(name: str) -> str:
@@ -123,7 +130,7 @@ def call(model: str, estimator: Any, method: str, table: Any) -> Any:
 
 
 def to_tensor(result: Any, target: int | None = None) -> Array:
-    """Return the result of a method as [n, ...]; text as an object array of str."""
+    """Return the result of a method as [n, ...]; text and dates as an object array of str or bytes."""
     if target is not None:
         result = result[target]
     if isinstance(result, list):
@@ -131,10 +138,38 @@ def to_tensor(result: Any, target: int | None = None) -> Array:
         result = np.stack(result, axis=1)
     elif hasattr(result, "toarray"):
         result = result.toarray()
-    array = np.asarray(result)
-    if array.dtype.kind in "OUS":
-        array = array.astype(str).astype(object)
+    array = _array(result)
+    if array.dtype.kind == "M":
+        array = array.astype(str)
+    if array.dtype.kind in STRING_KINDS:
+        array = _texts(array.astype(object))
     return array[:, None] if array.ndim == 1 else array
+
+
+def _array(result: Any) -> Array:
+    """Return a table or an array as one array: numbers of pandas with missing values as FP64, with NaN."""
+    array = np.asarray(result)
+    if array.dtype == object and hasattr(result, "to_numpy"):
+        kinds = {getattr(dtype, "kind", "O") for dtype in np.atleast_1d(getattr(result, "dtypes", result))}
+        if kinds <= set("biuf"):
+            return np.asarray(result.to_numpy(np.float64, na_value=np.nan))
+    return array
+
+
+def _texts(array: Array) -> Array:
+    texts = np.empty(array.shape, object)
+    texts.reshape(-1)[:] = [each if isinstance(each, bytes) else str(each) for each in array.ravel().tolist()]
+    return texts
+
+
+def to_datatype(model: str, name: str, array: Array, dtype: "np.dtype[Any]") -> Array:
+    """Return an output in the dtype of its datatype. Raises InferError(INTERNAL) for values that it cannot hold."""
+    if dtype.kind in "iub" and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise internal(
+            f"model '{model}': output '{name}' has values that are missing or not finite, which {dtype} lacks; have "
+            "the last step of the estimator return float64"
+        )
+    return array.astype(dtype, copy=False)
 
 
 def read_outputs(

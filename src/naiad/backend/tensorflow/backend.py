@@ -96,11 +96,19 @@ def open_program(context: ModelContext, device: str) -> Program:
     except Exception as error:  # TensorFlow and Keras raise all kinds of exceptions
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines)[:1000] or type(error).__name__
-        raise file.error(
-            f"cannot be loaded: {reason}; is it complete, and has it the format of its name? A SavedModel is a "
-            "directory with saved_model.pb and variables",
-            internal,
-        ) from error
+        raise file.error(f"cannot be loaded: {reason}; {_advice(reason)}", internal) from error
+
+
+def _advice(reason: str) -> str:
+    if "KerasSaveable" in reason or "Could not locate" in reason:
+        return (
+            "a layer or function of its own is not known here: save the model with model.export(), as a SavedModel, "
+            "which has the program of all its layers"
+        )
+    return (
+        "is it complete, and has it the format of its name? A SavedModel is a directory with saved_model.pb and "
+        "variables"
+    )
 
 
 def _open(context: ModelContext, file: ModelFile) -> Program:

@@ -108,6 +108,8 @@ def _choose_tags(path: Path, tags: str) -> Sequence[str]:
         return wanted
     if not tags and len(existing) == 1:
         return existing[0]
+    if not existing:
+        raise invalid_argument(f"{path}: its saved_model.pb has no graph; copy the directory of the SavedModel again")
     shown = " or ".join(",".join(each) for each in existing)
     raise invalid_argument(
         f"{path} has no graph with the tags {','.join(wanted)}; write the parameter TF_GRAPH_TAG with the tags "

@@ -24,7 +24,7 @@ _POLICIES = ("BLOCKING", "DEVICE_BLOCKING")
 _STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
 
 
-class Messages(tensorrt.ILogger):  # type: ignore[misc]
+class Messages(tensorrt.ILogger):  # type: ignore[misc]  # a class of TensorRT, which has no types
     """Receives TensorRT's messages: its calls return None or False on failure, and log the reason."""
 
     def __init__(self) -> None:

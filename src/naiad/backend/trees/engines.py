@@ -18,6 +18,7 @@ import numpy as np
 
 from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
 from naiad.backend.trees.forest_file import ForestFile, reason_of
+from naiad.backend.trees.lightgbm_text import readable_text
 from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, check_rounds, read_attributes, stored_attributes
 from naiad.config.features import Features
 from naiad.core.errors import InferError, internal
@@ -153,10 +154,14 @@ class LightGBMEngine(TreeEngine):
 
         try:
             # As text: a path would have to be ASCII on some systems.
-            text = _read(file).decode("utf-8", "replace")
+            text, count = _lightgbm_text(file)
             self._booster: Any = lightgbm.Booster(model_str=text)
         except lightgbm.basic.LightGBMError as error:
             raise file.load_error("LightGBM", error) from error
+        if self._booster.num_trees() != count:
+            raise file.error(
+                f"is damaged: LightGBM reads {self._booster.num_trees()} of its {count} trees; copy the file again"
+            )
         objective = next((line[10:] for line in text.splitlines() if line.startswith("objective=")), "none")
         self._error = lightgbm.basic.LightGBMError
         self._thread_count = thread_count
@@ -195,6 +200,14 @@ class LightGBMEngine(TreeEngine):
 
 _ROW_MAJOR, _NORMAL, _ALL_ITERATIONS = 1, 0, -1
 """Layout, kind of prediction (C_API_PREDICT_NORMAL) and number of iterations of LightGBM's C API."""
+
+
+def _lightgbm_text(file: ForestFile) -> tuple[str, int]:
+    """Return the text that LightGBM can read, and its number of trees. Raises InferError(INVALID_ARG)."""
+    try:
+        return readable_text(_read(file).decode("utf-8", "replace"))
+    except ValueError as error:
+        raise file.error(str(error)) from None
 
 
 class TreeliteEngine(TreeEngine):
@@ -254,6 +267,7 @@ def _load_treelite(treelite: Any, file: ForestFile, attributes: XGBoostAttribute
                 "was trained with zero_as_missing, which treelite does not apply: it would return other numbers; set "
                 "parameter 'engine' to lightgbm, and install it (pip install lightgbm)"
             )
+        _lightgbm_text(file)
         return treelite.frontend.load_lightgbm_model(path)
     if attributes.rounds:
         return treelite.frontend.from_xgboost_json(_best_rounds(file, attributes))

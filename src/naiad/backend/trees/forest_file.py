@@ -22,7 +22,6 @@ _TAIL_BYTES = 128
 _JSON_VERSION = re.compile(rb'"version"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)')
 _UBJSON_VERSION = re.compile(rb"version\[(?:#L.{7}\x03)?i(.)i(.)", re.DOTALL)
 _CATBOOST = b"CBM1"
-_LIGHTGBM_END = b"end of trees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ForestFile:
 def reason_of(error: Exception) -> str:
     """Return the text of XGBoost, LightGBM or treelite without time, source line and stack trace."""
     text = str(error).partition("Stack trace:")[0]
-    text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", text.strip())
+    text = re.sub(r"^\[[\d:]+\] \S+:\d+: | at /\S+, line \d+ \.$", "", text.strip())
     return excerpt(" ".join(text.split())) or type(error).__name__
 
 
@@ -87,9 +86,6 @@ def find_forest_file(context: ModelContext, parameters: Parameters) -> ForestFil
             f"has the format {found.model_type}, but parameter 'model_type' is '{wanted}'; correct the parameter, "
             "or remove it: the format follows from the file"
         )
-    # LightGBM ends the process on a file without its end.
-    if found.model_type == "lightgbm" and _LIGHTGBM_END not in path.read_bytes():
-        raise found.error("is truncated: the line 'end of trees' is missing; copy the whole file")
     return found
 
 

@@ -48,9 +48,10 @@ def check_arguments(by_position: Sequence[Array], by_name: Mapping[str, Array]) 
 def _checked(name: str, value: Any) -> Array:
     if not isinstance(value, np.ndarray):
         raise PyTritonClientValueError(
-            f"input '{name}' is of type {type(value).__name__}, expected a numpy array: np.array(...)"
+            f"input '{name}' is of type {type(value).__name__}, expected a numpy array: np.array(...), or its "
+            "to_numpy()"
         )
-    if value.dtype == object:
+    if value.dtype.kind in "OT":
         kinds = set(map(type, value.ravel().tolist())) - {bytes, str, np.bytes_, np.str_}
         if kinds:
             raise PyTritonClientValueError(

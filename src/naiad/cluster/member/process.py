@@ -16,7 +16,7 @@ from typing import NoReturn
 from naiad.backend.cores import share_cores
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.all_processes import AllProcesses, OwnAnswers
-from naiad.cluster.member.member_ports import MemberPorts, PassedConnections
+from naiad.cluster.member.passed_connections import PassedConnections
 from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
@@ -166,7 +166,11 @@ class Member:
     def _make_ports(
         self, options: ServerOptions, engine: Engine, loop: asyncio.AbstractEventLoop, budget: RequestBudget
     ) -> Ports:
-        return MemberPorts(options, engine, loop, budget, self._operations, self._service)
+        operations = self._operations
+        shared = (operations.answer_metrics, operations.live_answer)
+        ports = Ports(options, engine, loop, budget, operations, self._service, *shared)
+        operations.control_calls = ports.control_calls
+        return ports
 
     def _share_sequences(self, plan: ModelPlan, served: Served) -> Served:
         """Route the sequences of a model to their processes."""

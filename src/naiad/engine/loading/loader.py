@@ -188,7 +188,7 @@ class ModelLoader:
             served = self._cached(served)
         if self._wrap is not None:
             served = self._wrap(plan, served)
-        served.completed_fields = completed_fields(plan.source.config, served.config)
+        served.completed_fields = completed_fields(_written(plan), served.config)
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
@@ -216,7 +216,7 @@ class ModelLoader:
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
-        update.completed_fields = completed_fields(plan.source.config, config)
+        update.completed_fields = completed_fields(_written(plan), config)
         update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
 
@@ -442,6 +442,11 @@ def _explained(error: InferError, plan: ModelPlan, version: int) -> InferError:
         return error
     text = f"model '{plan.config.name}' version {version}: {path} cannot be loaded: {problem}"
     return InferError(error.code, text, detail=error.message)
+
+
+def _written(plan: ModelPlan) -> ModelConfig:
+    """Return the configuration as its author wrote it, or the whole one if there is no text."""
+    return plan.config if plan.source is None else plan.source.config
 
 
 def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] | None:

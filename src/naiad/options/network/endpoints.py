@@ -73,12 +73,14 @@ class HttpOptions:
         "http-max-connections",
         "naiad: maximum of open HTTP connections. A further one replaces the longest idle connection, or gets 503.",
         minimum=1,
+        limit="connections",
     )
     max_body_bytes: int = option(
         1 << 34,
         "http-max-body-size",
         "naiad: maximum size of a request body in bytes, including binary tensors; larger ones get 413.",
         minimum=1,
+        limit="body_bytes",
     )
     max_decompressed_bytes: int = option(
         0,
@@ -99,30 +101,42 @@ class HttpOptions:
         "naiad: maximum size of request line and headers over HTTP/1.1, in bytes; larger ones get 431.",
         minimum=1024,
         maximum=1 << 24,
+        limit="head_bytes",
     )
     max_header_count: int = option(
-        128, "http-max-header-count", "naiad: maximum number of headers over HTTP/1.1; more get 431.", minimum=8
+        128,
+        "http-max-header-count",
+        "naiad: maximum number of headers over HTTP/1.1; more get 431.",
+        minimum=8,
+        limit="header_count",
     )
     max_pipelined_requests: int = option(
         32,
         "http-max-pipelined-requests",
         "naiad: maximum of pipelined requests per connection; the server then stops reading.",
         minimum=1,
+        limit="pipelined_requests",
     )
     header_timeout_s: float = option(
         30.0,
         "http-header-timeout-seconds",
         "naiad: maximum time from the first byte of a request to the end of its headers; slower ones get 408.",
         minimum=0.1,
+        limit="head_timeout_s",
     )
     body_timeout_s: float = option(
         60.0,
         "http-body-timeout-seconds",
         "naiad: how many seconds a body or gRPC message may lag behind 16 KiB per second; slower ones get 408.",
         minimum=0.1,
+        limit="body_timeout_s",
     )
     idle_timeout_s: float = option(
-        600.0, "http-idle-timeout-seconds", "naiad: maximum idle time of a connection between requests.", minimum=0.1
+        600.0,
+        "http-idle-timeout-seconds",
+        "naiad: maximum idle time of a connection between requests.",
+        minimum=0.1,
+        limit="idle_timeout_s",
     )
     docs: bool = option(
         True, "http-docs", "naiad: serve a page for browsers at /docs and its OpenAPI document at /openapi.json."
@@ -169,12 +183,14 @@ class GrpcOptions:
         "naiad: maximum of open HTTP/2 connections per port. A further one replaces the longest idle "
         "connection, or gets GOAWAY.",
         minimum=1,
+        limit="connections",
     )
     max_concurrent_streams: int = option(
         1024,
         "grpc-max-concurrent-streams",
         "naiad: maximum of concurrent calls per HTTP/2 connection, gRPC and REST.",
         minimum=1,
+        limit="concurrent_streams",
     )
     max_message_bytes: int = option(
         2**31 - 1,
@@ -182,6 +198,7 @@ class GrpcOptions:
         "naiad: maximum size of a gRPC message in bytes.",
         minimum=1,
         maximum=2**31 - 1,
+        limit="message_bytes",
     )
     max_decompressed_bytes: int = option(
         64 * 1024 * 1024,
@@ -189,12 +206,14 @@ class GrpcOptions:
         "naiad: maximum size in bytes of a decompressed message; larger ones get RESOURCE_EXHAUSTED.",
         minimum=1,
         maximum=2**31 - 1,
+        limit="decompressed_bytes",
     )
     max_decompression_ratio: int = option(
         200,
         "grpc-max-decompression-ratio",
         "naiad: maximum ratio of decompressed to compressed size above 64 MiB; larger ones get RESOURCE_EXHAUSTED.",
         minimum=1,
+        limit="decompression_ratio",
     )
     compression_level: str = option(
         "none",
@@ -209,6 +228,7 @@ class GrpcOptions:
         "larger ones get RESOURCE_EXHAUSTED or 431.",
         minimum=1024,
         maximum=1 << 24,
+        limit="header_list_bytes",
     )
     max_header_count: int = option(
         128,
@@ -216,6 +236,7 @@ class GrpcOptions:
         "naiad: maximum number of headers over HTTP/2, including pseudo-headers; more get RESOURCE_EXHAUSTED or 431.",
         minimum=16,
         maximum=65536,
+        limit="header_fields",
     )
     max_resets_per_s: int = option(
         1000,
@@ -223,6 +244,7 @@ class GrpcOptions:
         "naiad: maximum of calls per second that a client may reset on an HTTP/2 connection, with bursts of "
         "20 times as many; more close the connection.",
         minimum=1,
+        limit="resets_per_s",
     )
     max_control_frames_per_s: int = option(
         200,
@@ -230,6 +252,7 @@ class GrpcOptions:
         "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides its calls,"
         " with bursts of 10 times as many; more close it. 16 WINDOW_UPDATE or small DATA frames count as one.",
         minimum=1,
+        limit="control_frames_per_s",
     )
     header_forward_pattern: str = option(
         "",

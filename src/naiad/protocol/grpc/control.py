@@ -43,8 +43,6 @@ HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""
 HEALTH_NOT_SERVING = b"\x08\x02"
 """HealthCheckResponse with status NOT_SERVING."""
-EMPTY_RESPONSE = b""
-"""`RepositoryModelLoadResponse` and `RepositoryModelUnloadResponse` have no fields."""
 
 _M = TypeVar("_M", bound=Message)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Generic
 
 from naiad.config.configuration_changes import config_changes, may_stay
@@ -285,7 +286,7 @@ class ModelController(Generic[V]):
             state = self.loaded.state(above)
             loaded = [step.name for step in reconcile(state, {}, state)]
             for name in loaded:
-                with self._locks.hold_planned(lambda name=name: self._with_ensembles_above(name)):  # type: ignore[misc]
+                with self._locks.hold_planned(partial(self._with_ensembles_above, name)):
                     self._match_with_members(name)
 
     def _with_ensembles_above(self, name: str) -> list[str]:

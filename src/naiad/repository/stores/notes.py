@@ -12,7 +12,6 @@ A file in the repository's own directory is ignored by every server, Triton incl
 
 import abc
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 
+from naiad.files.held import is_still, try_lock
 from naiad.files.replacement import synchronize_folder
 
 _MAX_NAME_BYTES = 200
@@ -168,7 +168,7 @@ def _locked(path: Path) -> Iterator[tuple[int, Path]]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             if _lock(descriptor):
-                if _is_at(descriptor, path):
+                if is_still(path, descriptor):
                     with _removed_on_failure(path):
                         yield descriptor, path
                     return
@@ -190,10 +190,9 @@ def _locked(path: Path) -> Iterator[tuple[int, Path]]:
 
 def _lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(descriptor)
     except OSError:
-        return False
-    return True
+        return False  # a file system without locks
 
 
 @contextlib.contextmanager
@@ -203,10 +202,3 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False  # renamed by the writer that held the lock

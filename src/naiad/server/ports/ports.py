@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from naiad.backend.cores import usable_cores
 from naiad.core.errors import invalid_argument
@@ -29,6 +29,7 @@ from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.cors import Cors
+from naiad.frontend.rest.metrics_port import Respond as RespondMetrics
 from naiad.frontend.rest.metrics_port import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
@@ -38,6 +39,7 @@ from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
 from naiad.operations.table import served_operations
+from naiad.options.flag import limits_of
 from naiad.options.network.access_options import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
@@ -63,12 +65,12 @@ _METRICS_BODY_BYTES = 65536
 
 _ALPN = ("h2", "http/1.1")
 
+OpenService: TypeAlias = Callable[[str, Connections, ssl.SSLContext | None], Service]
+"""Opens the service of a port, from the prefix of its flags."""
+
 
 class Ports:
-    """Opens the ports from the options; each is bound, none listens yet. Raises InferError.
-
-    One of several server processes overrides the methods that open ports.
-    """
+    """Opens the ports from the options; each is bound, none listens yet. Raises InferError."""
 
     def __init__(
         self,
@@ -77,8 +79,15 @@ class Ports:
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
         distribution: Distribution | None = None,
+        open_service: OpenService | None = None,
+        respond_metrics: RespondMetrics | None = None,
+        ask_live: AskLive | None = None,
     ) -> None:
-        """`distribution` lets the other processes of the server take part in operations."""
+        """One of several processes lets the other ones take part in operations (`distribution`), opens no port itself
+        (`open_service`), and responds with the metrics (`respond_metrics`) and the live state (`ask_live`) of all.
+        """
+        self._open_service = open_service or self._open_port
+        self._respond_metrics = respond_metrics or in_slices(engine.views.metrics_in_slices, loop.call_soon)
         self._budget = budget
         most = options.max_connections_per_address
         self._connections_of_addresses = AddressLimit(most) if most else None
@@ -104,7 +113,7 @@ class Ports:
             options.http.max_decompression_ratio,
         )
         self.control_calls = self._make_control_calls(distribution)
-        self.live = LiveFeed(engine, _facts(options), self._live_question(), self._index_threads.run)
+        self.live = LiveFeed(engine, _facts(options), ask_live, self._index_threads.run)
         """The live streams."""
         self._service = self._make_service()
         self._front = self._make_front()
@@ -189,10 +198,6 @@ class Ports:
         loop = self._loop
         runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
         return ControlCalls(self._engine, self._index_threads.run, self._control_threads.run, runner, distribution)
-
-    def _live_question(self) -> AskLive | None:
-        """Return what asks all processes for the live streams; None if this is the only one."""
-        return None
 
     def _make_service(self) -> InferenceGrpcService:
         options = self._options.grpc
@@ -336,7 +341,7 @@ class Ports:
         return server
 
     def _metrics_route(self) -> Handle:
-        return metrics_route(in_slices(self._engine.views.metrics_in_slices, self._loop.call_soon), self._keys)
+        return metrics_route(self._respond_metrics, self._keys)
 
     def _metrics(self) -> Service:
         handle, _ = self._accounted(self._codings.wrap_responses(self._metrics_route()))
@@ -346,6 +351,9 @@ class Ports:
         return self._open("metrics", self._noting(server))
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
+        return self._open_service(flag, connections, tls)
+
+    def _open_port(self, flag: str, connections: Connections, tls: ssl.SSLContext | None) -> Service:
         return ServiceEndpoint(self._addresses[flag], connections, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
@@ -382,7 +390,7 @@ class Ports:
         server = Http2Server(
             self._service if counted is None else AccountedService(counted, self._service),
             self._loop,
-            _http2_limits(options.grpc, options.http.body_timeout_s),
+            _http2_limits(options.http, options.grpc),
             addresses=self._connections_of_addresses,
             rule=rule,
             run_in_thread=self._side_threads.run,
@@ -404,34 +412,17 @@ def _facts(options: ServerOptions) -> ServerFacts:
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:
-    return Http1Limits(
-        connections=options.max_connections,
-        body_bytes=options.max_body_bytes,
-        head_bytes=options.max_header_bytes,
-        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
-        header_count=options.max_header_count,
-        pipelined_requests=options.max_pipelined_requests,
-        head_timeout_s=options.header_timeout_s,
-        body_timeout_s=options.body_timeout_s,
-        idle_timeout_s=options.idle_timeout_s,
-    )
+    target_bytes = min(options.max_header_bytes, Http1Limits().target_bytes)
+    return Http1Limits(target_bytes=target_bytes, **limits_of(options, Http1Limits))
 
 
-def _http2_limits(options: GrpcOptions, body_timeout_s: float) -> Http2Limits:
+def _http2_limits(http: HttpOptions, grpc: GrpcOptions) -> Http2Limits:
+    """Return the limits of connections for gRPC and REST: options of gRPC, and of HTTP where gRPC has none."""
     return Http2Limits(
-        body_timeout_s=body_timeout_s,
-        connections=options.max_connections,
-        concurrent_streams=options.max_concurrent_streams,
-        message_bytes=options.max_message_bytes,
-        decompressed_bytes=options.max_decompressed_bytes,
-        decompression_ratio=options.max_decompression_ratio,
-        header_list_bytes=options.max_header_bytes,
-        header_fields=options.max_header_count,
-        resets_burst=20 * options.max_resets_per_s,
-        resets_per_s=options.max_resets_per_s,
-        control_frames_burst=10 * options.max_control_frames_per_s,
-        control_frames_per_s=options.max_control_frames_per_s,
-        keepalive=_keepalive_rules(options),
+        resets_burst=20 * grpc.max_resets_per_s,
+        control_frames_burst=10 * grpc.max_control_frames_per_s,
+        keepalive=_keepalive_rules(grpc),
+        **{**limits_of(http, Http2Limits), **limits_of(grpc, Http2Limits)},
     )
 
 

@@ -5,6 +5,7 @@ its variation, and calls `Target.send`, which returns at once. The target fills 
 once, on the event loop. All times are CLOCK_MONOTONIC in ns.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -34,24 +35,33 @@ class RequestTemplate:
     """Which of the services of the run it goes to; only a replay has more than one."""
 
 
-class KnownSizes(set[int]):
-    """Sizes of right responses to a template; of a template with many sizes all count as known."""
+class RightAnswers(set[int]):
+    """Sizes of right responses to a template; of many sizes all between the least and the greatest count as known."""
 
     _LIMIT = 32
-    _is_full = False
+    models: Sequence[str] = ()
+    """The names of the model that a response may have; none if any name is right."""
+    is_single = False
+    """Each request has exactly one response: the model is not decoupled."""
+    least = greatest = -1
+    """Of the sizes that count as known without being here; -1 for none."""
 
     def __contains__(self, size: object) -> bool:
         """Whether a response of a size needs no check."""
-        return self._is_full or super().__contains__(size)
+        return super().__contains__(size) or (isinstance(size, int) and self.least <= size <= self.greatest)
 
     def add(self, size: int) -> None:
         """Note the size of a right response."""
+        if self.greatest >= 0:
+            self.least, self.greatest = min(self.least, size), max(self.greatest, size)
+            return
         super().add(size)
-        self._is_full = len(self) >= self._LIMIT
+        if len(self) >= self._LIMIT:
+            self.least, self.greatest = min(self), max(self)
 
 
-_NO_SIZES = KnownSizes()
-_NO_SIZES._is_full = True
+_ANY = RightAnswers()
+_ANY.least, _ANY.greatest = 0, sys.maxsize
 
 
 class SentRequest:
@@ -66,12 +76,12 @@ class SentRequest:
         "first_ns",
         "gaps_ns",
         "intended_ns",
-        "known_sizes",
         "model_index",
         "on_end",
         "on_response",
         "request_id",
         "responses",
+        "right_answers",
         "sent_ns",
         "sequence_end",
         "sequence_id",
@@ -123,15 +133,26 @@ class SentRequest:
         """The value of `server-timing`, if the server has sent one."""
         self.body: Body | None = None
         """With `wants_body`, or when the response has a size that is not known."""
-        self.known_sizes = _NO_SIZES
-        """Sizes of right responses to the same template; `body_bytes` is the size of the last one kept."""
+        self.right_answers = _ANY
+        """What is known of right responses to the same template; `body_bytes` is the size of the last one kept."""
 
     def keeps(self, size_bytes: int) -> bool:
         """Whether a response is kept: it is wanted, or the first one of its size, which is to be checked."""
-        if not self.wants_body and size_bytes in self.known_sizes:
+        if not self.wants_body and size_bytes in self.right_answers:
             return False
         self.body_bytes = size_bytes
         return True
+
+    def is_answered_by(self, model: str, request_id: str) -> bool:
+        """Whether a response is to this request; if not, it is a wrong answer. Servers may leave out both names."""
+        wrong, models = "", self.right_answers.models
+        if model and models and model not in models:
+            wrong = f"model '{model}' has answered in place of '{models[0]}'"
+        elif request_id and self.request_id and request_id != self.request_id:
+            wrong = f"the response has the id '{request_id}', the request '{self.request_id}'"
+        if wrong:
+            self.failure, self.failure_message = WRONG_ANSWER, wrong
+        return not wrong
 
 
 class Prepared(Protocol):

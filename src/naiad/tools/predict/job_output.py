@@ -7,11 +7,11 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import excerpt
+from naiad.tools.predict.files.row_formats import open_sink
 from naiad.tools.predict.job_checkpoint import JobCheckpoint, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.row_outputs import OutputBlock, to_block
 from naiad.tools.predict.sinks.sink import Layout, PartFile
-from naiad.tools.predict.sinks.sink_formats import open_sink
 from naiad.tools.predict.sources.folder import FILE_KEY
 
 _REJECTED = "rejected.jsonl"

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+from naiad.tools.predict.files.input_files import InputFiles, find_files
+from naiad.tools.predict.files.row_formats import check_suffix
+from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_checkpoint import Facts, JobCheckpoint, file_facts
 from naiad.tools.predict.job_output import Output, has_rejections, publish, rejected_path, written_files
 from naiad.tools.predict.job_signature import RowSignature, read_signature, size_hint
@@ -18,10 +21,7 @@ from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
 from naiad.tools.predict.row_flow import OnProgress, Pipeline, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.sinks.sink import Layout
-from naiad.tools.predict.sinks.sink_formats import check_suffix
 from naiad.tools.predict.sources.folder import FILE_KEY
-from naiad.tools.predict.sources.input_files import InputFiles, find_files
-from naiad.tools.predict.sources.row_reader import Reader
 
 _log = logging.getLogger(__name__)
 

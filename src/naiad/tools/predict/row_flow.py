@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_output import Output
 from naiad.tools.predict.pace import ChunkSize, FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress
 from naiad.tools.predict.row_requests import ChunkRequests
-from naiad.tools.predict.sources.row_reader import Reader
 
 if TYPE_CHECKING:
     from naiad.tools.predict.rows.chunk import Chunk

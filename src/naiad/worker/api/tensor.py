@@ -62,16 +62,25 @@ def _strings_of(array: Any) -> tuple[str, Any]:
     return ("BYTES", objects) if has_texts else ("", array)
 
 
+CONVERSIONS = {
+    "M": "write it as text or as a number: array.astype(str), or array.astype('int64')",
+    "m": "write it as a number: array.astype('int64')",
+    "c": "send real and imaginary part: array.real, array.imag",
+    "T": "it has missing values; replace them: pandas' fillna(''), or an array of dtype object",
+}
+"""How to send arrays of a kind that the protocol lacks."""
+
+
+def conversion_hint(dtype: Any) -> str:
+    """Return how to convert an array whose dtype has no datatype. `core/datatype.py` says the same."""
+    return CONVERSIONS.get(dtype.kind, f"use a dtype of {', '.join(NUMPY)}")
+
+
 def _unsupported(name: str, dtype: Any) -> TritonModelException:
-    hints = {
-        "M": "write it as text or as a number: array.astype(str), or array.astype('int64')",
-        "m": "write it as a number: array.astype('int64')",
-        "c": "send real and imaginary part: array.real, array.imag",
-        "T": "it has missing values; replace them: pandas' fillna(''), or an array of dtype object",
-    }
-    hint = hints.get(dtype.kind, f"use a dtype of {', '.join(NUMPY)}")
     # Triton: the first sentence.
-    return TritonModelException(f"NumPy dtype is not supported. Tensor '{name}' has {dtype}: {hint}")
+    return TritonModelException(
+        f"NumPy dtype is not supported. Tensor '{name}' has {dtype}: {conversion_hint(dtype)}"
+    )
 
 
 def _no_array(name: str, value: object) -> TypeError:

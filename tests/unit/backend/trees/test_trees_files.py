@@ -248,9 +248,3 @@ def test_model_of_catboost_names_the_way(tmp_path):
     (tmp_path / "model.txt").write_bytes(b"CBM1" + bytes(40))
     with pytest.raises(InferError, match="is a model of CatBoost, which this backend does not read; save it with"):
         find(tmp_path)
-
-
-def test_truncated_text_of_lightgbm_is_refused(tmp_path):
-    (tmp_path / "model.txt").write_bytes(b"tree\nversion=v4\nTree=0\n")
-    with pytest.raises(InferError, match="is truncated: the line 'end of trees' is missing"):
-        find(tmp_path)

@@ -1,4 +1,4 @@
-"""Conversions that need no large framework, in real subprocesses, with their answers compared."""
+"""Conversions that need no large framework, with their answers compared; most of them in this process."""
 
 import hashlib
 
@@ -15,9 +15,16 @@ from naiad.tools.optimize.converters.conversion_plan import candidates, installe
 from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.sample_reader import ArraySamples, shape_ranges
+from support.conversions_here import conversions_here
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 8)),)
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def in_this_process():
+    with conversions_here():
+        yield
 
 
 def write_network(path):
@@ -69,6 +76,7 @@ def test_optimized_graphs_answer_as_the_source(network, tmp_path):
         assert len(onnx.load(made[name].folder / "model.onnx").graph.node) < 4
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_int8_graphs_answer_nearly_as_the_source(network, tmp_path):
     names = ("onnx-int8-dynamic", "onnx-int8-minmax", "onnx-int8-entropy", "onnx-int8-percentile")
     made = convert_all(network, tmp_path, names)
@@ -81,6 +89,7 @@ def test_int8_graphs_answer_nearly_as_the_source(network, tmp_path):
         assert 0 < difference < 0.1 * np.abs(answers(made["source"])).mean()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_estimator_becomes_onnx(tmp_path):
     import joblib
     from sklearn.linear_model import LogisticRegression
@@ -94,6 +103,7 @@ def test_estimator_becomes_onnx(tmp_path):
     np.testing.assert_allclose(answers(made["onnx-fp32"], 1), estimator.predict_proba(DATA), atol=1e-5)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_estimator_keeps_outputs_of_source(tmp_path):
     import joblib
     from sklearn.linear_model import LogisticRegression
@@ -117,6 +127,7 @@ def test_damaged_source_is_a_failure(tmp_path):
     assert made["onnx-optimized-basic"].reason
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_calibration_takes_samples_of_differing_lengths(tmp_path):
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32), "w")
     tensors = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", "l", s])] for n, s in (("x", 8), ("y", 4)))

@@ -78,3 +78,11 @@ def test_python_callable_has_no_conversion():
 
 def test_installed_packages_of_this_interpreter():
     assert installed_packages()["numpy"]
+
+
+def test_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "converts-all" not in installed_packages()
+    (tmp_path / "converts_all_cpu-1.2.dist-info").mkdir()
+    (tmp_path / "converts_all_cpu-1.2.dist-info" / "METADATA").write_text("Name: converts_all-cpu\nVersion: 1.2\n")
+    assert installed_packages()["converts-all"] == "1.2"

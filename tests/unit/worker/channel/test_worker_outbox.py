@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.backend.workers.conversation.open_requests import DecoupledDecoder
+from naiad.backend.workers.conversation.emitted_responses import DecoupledDecoder
 from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode

@@ -27,6 +27,8 @@ _DEVIATIONS = 1.4826
 """Standard deviation of a normal distribution / its median absolute deviation."""
 _MEDIAN_FACTOR = 1.2533
 """Standard error of a median / that of a mean: the square root of pi / 2."""
+_WIDEST = 20.0
+"""Of an interval of logarithms: a ratio that is not known at all."""
 _NEAR = 0.1
 """Share of a limit by which a measurement may miss it within the noise."""
 
@@ -98,9 +100,10 @@ def gain(goals: Goals, measured: Measured, other: Measured) -> Gain:
 def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> Interval:
     """Return the gain in percent of the baseline's values: +200 % for three times the throughput.
 
-    Its interval comes from the intervals of the values, and from what differs between two measurements of a point.
+    Its interval comes from the intervals of the values, and from what differs between two measurements of a point. It
+    is that of the logarithm of a ratio, so that no throughput can lose more than 100 %.
     """
-    total = uncertainty = 0.0
+    total = lowest = highest = 0.0
     between = _Z * ASSUMED_RUN_TO_RUN * math.sqrt(1 / measured.repeats + 1 / baseline.repeats)
     weights = {model: _goal(goals, model).weighting for model in measured.metrics}
     for model, metrics in measured.metrics.items():
@@ -111,10 +114,12 @@ def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> Interv
             if metric in metrics and metric in theirs and theirs[metric].value:
                 sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
                 ratio = metrics[metric].value / theirs[metric].value
-                widths = math.hypot(_relative_width(metrics[metric]), _relative_width(theirs[metric]), between)
+                width = math.hypot(_relative_width(metrics[metric]), _relative_width(theirs[metric]), between)
+                width = sign * min(width, _WIDEST)
                 total += share * weight * sign * (ratio - 1)
-                uncertainty += share * weight * abs(ratio) * widths
-    return Interval(total * 100, (total - uncertainty) * 100, (total + uncertainty) * 100)
+                lowest += share * weight * sign * (ratio * math.exp(-width) - 1)
+                highest += share * weight * sign * (ratio * math.exp(width) - 1)
+    return Interval(total * 100, lowest * 100, highest * 100)
 
 
 def misses(goals: Goals, measured: Measured) -> list[Miss]:

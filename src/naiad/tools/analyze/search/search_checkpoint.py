@@ -87,12 +87,6 @@ class SearchCheckpoint:
         self.close()
 
 
-def read_measurements(path: Path) -> list[Measured]:
-    """Return all measurements of a file, of any fingerprint. Raises OSError and CheckpointError."""
-    text = path.read_bytes()
-    return [measured for _, measured in _read(text[: text.rfind(b"\n") + 1].splitlines(), path)]
-
-
 def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
     """Return a digest of files and folders, and of facts: configurations, the version of the server, the input.
 

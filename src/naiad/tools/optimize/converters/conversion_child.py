@@ -28,17 +28,22 @@ _MODULES: Mapping[str, str] = {
 
 
 def main(job_file: str, result_file: str) -> int:
-    """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
+    """Be the process of a conversion."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    job = ConversionJob.read(Path(job_file))
+    convert(Path(job_file), Path(result_file))
+    return 0
+
+
+def convert(job_file: Path, result_file: Path) -> None:
+    """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
+    job = ConversionJob.read(job_file)
     result: dict[str, object]
     try:
         result = {"backend_parameters": _convert(job)}
     except Exception as error:
         traceback.print_exc()
         result = {"reason": _reason(error)}
-    Path(result_file).write_text(json.dumps(result), encoding="utf-8")
-    return 0
+    result_file.write_text(json.dumps(result), encoding="utf-8")
 
 
 def _convert(job: ConversionJob) -> Mapping[str, str]:

@@ -1,8 +1,11 @@
 """Which conversions make sense for a source, and which of them cannot run here."""
 
+import functools
 import importlib.metadata
 import json
+import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,11 +87,29 @@ def installed_packages(python: Path | None = None) -> dict[str, str]:
     ProcessError if the interpreter does not run.
     """
     if python is None:
-        found = {each.name: each.version for each in importlib.metadata.distributions() if each.name}
+        found = _own_packages(tuple((place, _changed_ns(place)) for place in sys.path))
     else:
         found = json.loads(run_checked([str(python), "-c", _LIST_PACKAGES], _LIST_S).splitlines()[-1])
     names = {name.lower().replace("_", "-"): version for name, version in found.items()}
     return {**{_BUILD.sub("", name): version for name, version in names.items()}, **names}
+
+
+@functools.lru_cache(maxsize=1)
+def _own_packages(_: Sequence[tuple[str, int]]) -> Mapping[str, str]:
+    """Return the packages of this process, for folders that have changed at these times.
+
+    Each conversion asks, and to read the metadata of some hundred packages takes a second. What a user installs in a
+    session changes a folder.
+    """
+    documents = (each.metadata for each in importlib.metadata.distributions())
+    return {name: each["Version"] for each in documents if (name := each["Name"])}
+
+
+def _changed_ns(place: str) -> int:
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _all(source: Source, ranges: Mapping[str, ShapeRange]) -> Iterator[Candidate]:

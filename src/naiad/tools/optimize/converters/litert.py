@@ -36,7 +36,7 @@ def export_saved_model(job: ConversionJob, folder: str) -> str:
     ]
     names = [each.name for each in job.outputs]
 
-    @tf.function(input_signature=inputs)  # type: ignore[untyped-decorator, unused-ignore]
+    @tf.function(input_signature=inputs)  # type: ignore[untyped-decorator, unused-ignore]  # no types
     def serve(*arrays: Any) -> Any:
         result = model(arrays[0] if len(arrays) == 1 else list(arrays), training=False)
         flat = tf.nest.flatten(result)
@@ -58,7 +58,7 @@ def _frozen(saved: str, folder: str) -> str:
     names = list(function.structured_outputs)
     module = tf.Module()
 
-    @tf.function(input_signature=specs)  # type: ignore[untyped-decorator, unused-ignore]
+    @tf.function(input_signature=specs)  # type: ignore[untyped-decorator, unused-ignore]  # no types
     def serve(*arrays: Any) -> Any:
         return dict(zip(names, tf.nest.flatten(frozen(*arrays)), strict=True))
 

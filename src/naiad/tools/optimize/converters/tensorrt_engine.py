@@ -135,7 +135,7 @@ def _add_profile(builder: Any, config: Any, network: Any, job: ConversionJob) ->
 def _messages(tensorrt: Any) -> Any:
     """Return a logger that keeps errors, since calls return None or False without a reason."""
 
-    class Messages(tensorrt.ILogger):  # type: ignore[misc]
+    class Messages(tensorrt.ILogger):  # type: ignore[misc]  # a class of TensorRT, which has no types
         def __init__(self) -> None:
             tensorrt.ILogger.__init__(self)
             self.errors: list[str] = []

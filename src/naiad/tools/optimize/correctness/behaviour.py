@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,8 +18,22 @@ _COPIES = 2
 """Concurrent requests of each sample."""
 GREATEST = 32
 """Rows that are tried of a model without a limit: the greatest batch that is measured and served."""
+_TILE = 16
+"""Kernels and buffers are made for multiples of this: of large batches they are tried first."""
 _NOTHING = np.empty((0, 0))
 """An output that is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SingleRequest:
+    """A request with one row, and the candidate's answer to it."""
+
+    request: Arrays
+    answer: Arrays
+    name: str
+    """The number of its sample, or what it is."""
+    is_beyond: bool = False
+    """Its values are beyond the samples: the tolerance is that of probes."""
 
 
 class BehaviourChecks:
@@ -27,24 +42,22 @@ class BehaviourChecks:
     def __init__(
         self,
         runner: Runner,
-        requests: Sequence[Arrays],
-        answers: Sequence[Arrays],
-        names: Sequence[str],
+        singles: Sequence[SingleRequest],
         settings: Settings,
         comparison: CandidateComparison,
+        factor_beyond: float = 1.0,
     ) -> None:
-        """Take requests with one row each, what each is called, and the answers to them as single requests.
+        """Take single requests; tolerances of those beyond the samples are wider by `factor_beyond`.
 
         The first `settings.behaviour_samples` are repeated and sent at once; all of them are rows of batches.
         """
         self._runner = runner
-        self._requests = requests
-        self._answers = answers
-        self._names = names
+        self._singles = singles
         self._settings = settings
         self._comparison = comparison
         self._beside_others = comparison.beside_others()
-        self._alone = range(min(len(requests), settings.behaviour_samples))
+        self._beyond = comparison.beside_others(factor_beyond)
+        self._alone = range(min(len(singles), settings.behaviour_samples))
         self.sizes_left: list[int] = []
         """Rows of batches that were not tried, for lack of time."""
 
@@ -59,11 +72,11 @@ class BehaviourChecks:
         # Equal calls have equal rounding: the tolerance is that of FP32 at every precision.
         for sample in reversed(self._alone):
             for _ in range(2):
-                answer = self._runner.infer(self._requests[sample])
+                answer = self._runner.infer(self._singles[sample].request)
                 yield from self._compare("repeated", sample, answer, "when it is repeated", is_same=True)
 
     def _concurrent(self) -> Iterable[tuple[float, Difference]]:
-        alone = [self._requests[sample] for sample in self._alone]
+        alone = [self._singles[sample].request for sample in self._alone]
         answers = self._runner.infer_concurrently(alone * _COPIES)
         for position, answer in enumerate(answers):
             yield from self._compare("concurrent", position % len(alone), answer, "beside concurrent requests")
@@ -83,54 +96,88 @@ class BehaviourChecks:
     def _in_other_batches(self, group: Sequence[int], most: int) -> Iterable[tuple[float, Difference]]:
         """Try the sizes between the usual ones: a buffer or a kernel may be wrong for one of them only."""
         usual = batch_sizes(self._settings.behaviour_batches, most)
-        self.sizes_left = [size for size in range(1, min(usual[-1], GREATEST) + 1) if size not in usual]
+        others = [size for size in range(1, usual[-1]) if size not in usual]
+        self.sizes_left = sorted(others, key=lambda size: (size > GREATEST, size > GREATEST and size % _TILE > 0))
         end_s = time.monotonic() + self._settings.other_batches_s
         while self.sizes_left and time.monotonic() < end_s:
             yield from self._in_batch(rows_of(group, self.sizes_left[0]))
             del self.sizes_left[0]
 
     def _in_batch(self, order: Sequence[int]) -> Iterable[tuple[float, Difference]]:
-        names = self._requests[order[0]]
-        rows = {name: np.concatenate([self._requests[sample][name] for sample in order]) for name in names}
-        answer = self._runner.infer(rows)
-        shown = ", ".join(self._names[each] for each in order[:8]) + (", ..." if len(order) > 8 else "")
+        answer = self._runner.infer(_joined([self._singles[sample].request for sample in order]))
+        shown = ", ".join(self._singles[each].name for each in order[:8]) + (", ..." if len(order) > 8 else "")
         how = f"in row {{row}} of a batch of {len(order)} with samples [{shown}]"
         for row, sample in enumerate(order):
-            own = {
-                name: array[row : row + 1] if array.ndim and len(array) == len(order) else array
-                for name, array in answer.items()
-            }
-            yield from self._compare("batched", sample, own, how.format(row=row))
+            yield from self._compare("batched", sample, _row_of(answer, row, len(order)), how.format(row=row))
+
+    def is_spoilt_by(self, request: Arrays) -> bool:
+        """Return whether a row changes the answers to the rows around it. Raises RunnerError."""
+        first = self._singles[0]
+        if not self._settings.has_batch or 0 < self._runner.max_batch < 3 or _form(first.request) != _form(request):
+            return False
+        answer = self._runner.infer(_joined([first.request, request, first.request]))
+        results = [self._compare("batched", 0, _row_of(answer, row, 3), "") for row in (0, 2)]
+        return any(True for found in results for _ in found)
 
     def _groups(self) -> list[list[int]]:
         """Return the samples that fit in one batch: those with the same shapes and datatypes."""
-        groups: dict[object, list[int]] = {}
-        for sample, request in enumerate(self._requests):
-            key = tuple((name, array.shape, str(array.dtype)) for name, array in request.items())
-            groups.setdefault(key, []).append(sample)
+        groups: dict[tuple[tuple[str, tuple[int, ...], str], ...], list[int]] = {}
+        for sample, single in enumerate(self._singles):
+            groups.setdefault(_form(single.request), []).append(sample)
         return list(groups.values())
 
     def _compare(
         self, check: str, sample: int, answer: Arrays, how: str, *, is_same: bool = False
     ) -> Iterable[tuple[float, Difference]]:
-        expected = self._answers[sample]
-        for name in expected:
+        single = self._singles[sample]
+        for name in single.answer:
             if name not in self._comparison.outputs:
                 continue  # The source has no such output.
-            result = self._result(name, expected, answer.get(name, _NOTHING), is_same=is_same)
+            result = self._result(name, single, answer.get(name, _NOTHING), is_same=is_same)
             if not result.is_within:
                 assert result.worst is not None
-                which = self._names[sample]
+                which = single.name
                 text = describe(name, which, result.worst, "the single request", "the candidate") + f" {how}"
                 number = int(which) if which.isdigit() else -1
                 yield result.worst.excess, difference_of(name, check, number, result.worst, text)
 
-    def _result(self, name: str, expected: Arrays, found: Array, *, is_same: bool) -> OutputDifference:
+    def _result(self, name: str, single: SingleRequest, found: Array, *, is_same: bool) -> OutputDifference:
+        expected = single.answer
         if not is_same:
-            return self._beside_others.compare(name, expected, found)
+            comparison = self._beyond if single.is_beyond else self._beside_others
+            return comparison.compare(name, expected, found)
         output = self._comparison.outputs[name]
         tolerance = self._settings.tolerance_of(name, output.kind, Precision.FP32)
         return compare_output(expected[name], found, output.kind, tolerance, output.reference.scales)
+
+
+def in_ranges(numbers: Sequence[int]) -> str:
+    """Return `6, 7, 9 to 15` for numbers in any order."""
+    ends: list[list[int]] = []
+    for number in sorted(numbers):
+        if ends and number == ends[-1][1] + 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    parts = [
+        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low} to {high}" for low, high in ends
+    ]
+    return ", ".join(parts)
+
+
+def _joined(requests: Sequence[Arrays]) -> Arrays:
+    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
+
+
+def _row_of(answer: Arrays, row: int, rows: int) -> Arrays:
+    return {
+        name: array[row : row + 1] if array.ndim and len(array) == rows else array for name, array in answer.items()
+    }
+
+
+def _form(request: Arrays) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Return what requests have in common that fit in one batch."""
+    return tuple((name, array.shape, str(array.dtype)) for name, array in request.items())
 
 
 def batch_sizes(wanted: Sequence[int], most: int) -> list[int]:

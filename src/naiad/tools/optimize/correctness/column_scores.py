@@ -19,6 +19,12 @@ FEWEST_ROWS = 8
 _SMALL_SHARE = 0.01
 """Of the mean variance: what a feature that hardly varies is related to."""
 _PROBABILITY_VARIANCE = 0.05**2
+LIKELY = 0.01
+"""Probabilities of this size say something: an output in int8 has steps of 0.004."""
+_LEAST_LIKELY_VARIANCE = 0.004**2
+_LIKELY_RESIDUAL = 0.5
+"""1 - R2 of a class that is likely in some samples, by its own variance, where that is small: int8 may change it by
+much, but it may not be that of another class."""
 _SURE = 3.0
 """Standard errors that are allowed on top of the limits of gain and shift."""
 _NOISE = 1e-6
@@ -49,8 +55,8 @@ class ColumnSums:
         self._scales = scales
         self._kind = kind
         self.rows = 0
-        self._wanted, self._squares, self._differences, self._errors, self._products = (
-            np.zeros(scales.columns) for _ in range(5)
+        self._wanted, self._squares, self._differences, self._errors, self._products, self._likely = (
+            np.zeros(scales.columns) for _ in range(6)
         )
 
     def add(self, expected: Array, found: Array) -> None:
@@ -61,6 +67,7 @@ class ColumnSums:
         is_finite = np.isfinite(wanted) & np.isfinite(difference)
         wanted, difference = np.where(is_finite, wanted, 0), np.where(is_finite, difference, 0)
         self.rows += len(wanted)
+        self._likely += (self._scales.rows(expected) >= LIKELY).sum(0)
         with np.errstate(over="ignore"):
             self._wanted += wanted.sum(0)
             self._squares += np.square(wanted).sum(0)
@@ -68,15 +75,9 @@ class ColumnSums:
             self._errors += np.square(difference).sum(0)
             self._products += (wanted * difference).sum(0)
 
-    def r2(self) -> Array:
-        """Return R2 by column, NaN for columns that do not vary."""
-        variance = self._variance()
-        return 1 - np.divide(
-            self._errors / max(self.rows, 1),
-            variance,
-            out=np.full_like(variance, np.nan),
-            where=self._varies(variance),
-        )
+    def unlikely(self) -> int:
+        """Return the number of columns, of probabilities, that are below `LIKELY` in all rows."""
+        return int((self._likely == 0).sum())
 
     def findings(self, tolerance: Tolerance, precision: Precision) -> Iterator[ColumnFinding]:
         """Yield the worst column of each check; nothing where there are too few rows to say."""
@@ -91,12 +92,21 @@ class ColumnSums:
             left = np.maximum(self._errors / self.rows - rounding, 0)
             residuals = np.where(varies, left / np.maximum(self._reference_variance(variance), 1e-300), 0)
             column = int(residuals.argmax())
-            yield ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
+            found = ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
+            yield max(found, self._of_likely_classes(variance), key=lambda each: each.excess)
         varies &= variance >= self._least_variance(variance)
         if varies.any() and tolerance.gain:
             yield from self._gains(variance[varies], np.flatnonzero(varies), tolerance.gain)
         if varies.any() and tolerance.bias:
             yield from self._shifts(variance[varies], np.flatnonzero(varies), tolerance.bias)
+
+    def _of_likely_classes(self, variance: Array) -> ColumnFinding:
+        """Judge the classes of an output with many classes by their own variance, which is small there."""
+        is_said = (self._likely >= FEWEST_ROWS) & (variance >= _LEAST_LIKELY_VARIANCE)
+        is_said &= self._kind is Kind.PROBABILITIES
+        residuals = np.where(is_said, self._errors / self.rows / np.maximum(variance, _LEAST_LIKELY_VARIANCE), 0)
+        column = int(residuals.argmax())
+        return ColumnFinding("column", column, float(residuals[column]), _LIKELY_RESIDUAL)
 
     def _gains(self, variance: Array, columns: Array, limit: float) -> Iterator[ColumnFinding]:
         rows = self.rows

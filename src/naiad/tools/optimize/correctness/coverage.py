@@ -34,6 +34,9 @@ class InputCoverage:
     texts: set[str] = field(default_factory=set)
     """Different strings, as digests."""
     contents: set[str] = field(default_factory=set)
+    lows: Array | None = None
+    highs: Array | None = None
+    """By column, of rows of floating-point numbers with one length."""
     equal_axis: int | None = None
     """An axis of a few channels that are equal in all samples."""
 
@@ -52,8 +55,25 @@ class InputCoverage:
         """Whether all elements of all samples are equal."""
         return self.is_number and self.low == self.high
 
+    @property
+    def constant_columns(self) -> Array:
+        """The columns of a table that are equal in all samples, where others are not."""
+        if self.lows is None or self.highs is None or len(self.shapes) != 1:
+            return np.zeros(0, np.int64)
+        is_equal = self.lows == self.highs
+        return np.zeros(0, np.int64) if is_equal.all() else np.flatnonzero(is_equal)
+
+    def _add_row(self, row: Array) -> None:
+        with np.errstate(invalid="ignore"):
+            if self.lows is None or self.highs is None:
+                self.lows, self.highs = row, row
+            elif row.shape == self.lows.shape:
+                self.lows, self.highs = np.fmin(self.lows, row), np.fmax(self.highs, row)
+
     def add(self, array: Array) -> None:
         """Add a sample."""
+        if array.dtype.kind == "f" and array.ndim == 1 and array.size <= _MOST_VALUES:
+            self._add_row(array)
         if len(self.contents) < 2:
             self.contents.add(digest([{self.name: array}]))
         axis = _equal_axis(array)
@@ -152,23 +172,24 @@ class Coverage:
                 yield f"other values of '{each.name}' than {each.low:g}, which all samples have"
 
 
-def shared_lengths(
+def variable_lengths(
     coverage: Coverage, variable: Mapping[str, Sequence[int]]
-) -> Mapping[int, Sequence[tuple[str, int]]]:
-    """Return the inputs and axes by length, of those that may vary but have one length in all samples.
+) -> Mapping[tuple[int, int], Sequence[tuple[str, int]]]:
+    """Return the inputs and axes by shortest and longest length in the samples, of those that may vary.
 
     `variable` has the axes of samples that the source declares as variable. Without any, the only axis of integers,
     such as tokens, may vary, and that of other inputs with the same length.
     """
-    found: dict[int, list[tuple[str, int]]] = {}
+    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for each in coverage.inputs.values():
-        if len(each.shapes) != 1:
+        if len({len(shape) for shape in each.shapes}) != 1:
             continue
-        (shape,) = each.shapes
-        axes = variable.get(each.name, ()) if variable else [0] if len(shape) == 1 and each.kind in "iub" else ()
+        rank = len(next(iter(each.shapes)))
+        axes = variable.get(each.name, ()) if variable else [0] if rank == 1 and each.kind in "iub" else ()
         for axis in axes:
-            if axis < len(shape) and shape[axis] > 1:
-                found.setdefault(shape[axis], []).append((each.name, axis))
+            lengths = {shape[axis] for shape in each.shapes} if axis < rank else {1}
+            if max(lengths) > 1:
+                found.setdefault((min(lengths), max(lengths)), []).append((each.name, axis))
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.correctness.scales import Scales
 from naiad.tools.optimize.correctness.tolerances import TIE, Kind
@@ -59,7 +60,7 @@ def compare_output(
         return problem
     if not expected.size:
         return OutputDifference()
-    if expected.dtype.kind in "OSU":
+    if expected.dtype.kind in STRING_KINDS:
         return _compare_exactly(_as_bytes(expected), _as_bytes(found))
     if expected.dtype.kind in "biu" and tolerance.absolute == tolerance.relative == 0:
         return _compare_exactly(expected, found)
@@ -82,7 +83,7 @@ def compare_labels(
     """Compare classes; another one is right where its score misses the best one by `limit` at most."""
     if problem := compare_type(expected, found, may_narrow=may_narrow):
         return problem
-    pair = [_as_bytes(each) if each.dtype.kind in "OSU" else each for each in (expected, found)]
+    pair = [_as_bytes(each) if each.dtype.kind in STRING_KINDS else each for each in (expected, found)]
     is_other = (pair[0] != pair[1]) & (lacks.reshape(expected.shape) > limit)
     if not is_other.any():
         return OutputDifference()
@@ -92,7 +93,7 @@ def compare_labels(
 
 def same_labels(expected: Array, found: Array) -> int:
     """Return the number of equal elements of two arrays of one shape."""
-    pair = [_as_bytes(each) if each.dtype.kind in "OSU" else each for each in (expected, found)]
+    pair = [_as_bytes(each) if each.dtype.kind in STRING_KINDS else each for each in (expected, found)]
     return int((pair[0] == pair[1]).sum())
 
 
@@ -179,7 +180,7 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _text_kind(array: Array) -> str:
-    return "string" if array.dtype.kind in "OSU" else str(array.dtype)
+    return "string" if array.dtype.kind in STRING_KINDS else str(array.dtype)
 
 
 def _failed(check: str, expected: str, found: str) -> OutputDifference:

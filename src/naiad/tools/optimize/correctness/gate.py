@@ -7,7 +7,7 @@ import numpy as np
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness import probes
-from naiad.tools.optimize.correctness.behaviour import BehaviourChecks
+from naiad.tools.optimize.correctness.behaviour import BehaviourChecks, SingleRequest, in_ranges
 from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
 from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
 from naiad.tools.optimize.correctness.label_scores import Score, drop
@@ -44,9 +44,8 @@ class _Judgement:
         self._rows: set[int] = set()
         """Samples that are rows of batches."""
         self._scores = _Scores(settings.budget) if settings.budget else None
-        self._requests: list[Arrays] = []
-        self._answers: list[Arrays] = []
-        self._names: list[str] = []
+        self._singles: list[SingleRequest] = []
+        self._factor = probes.FACTORS.get(candidate.precision, probes.FACTOR)
         self._failures: list[Difference] = []
         self._not_shown: list[str] = []
         self._sample = 0
@@ -104,13 +103,8 @@ class _Judgement:
         if self._scores:
             self._scores.add(index, expected, found, has_batch=self._settings.has_batch)
         if index in self._rows:
-            self._add_row(request, found, str(index))
+            self._singles.append(SingleRequest(request, found, str(index)))
         return True
-
-    def _add_row(self, request: Arrays, answer: Arrays, name: str) -> None:
-        self._requests.append(request)
-        self._answers.append(answer)
-        self._names.append(name)
 
     def _beyond_samples(self, *, is_probed: bool) -> list[Difference]:
         """Try probes, batches, concurrent and repeated requests; probes of other lengths last, which may crash it."""
@@ -122,10 +116,10 @@ class _Judgement:
             found += self._probe(
                 [
                     *probes.lengths(self._coverage, self._settings.variable_axes),
-                    *probes.unusual(self._coverage),
+                    *probes.unusual(self._coverage, self._candidate.precision),
                 ]
             )
-        self._not_shown += self._coverage.gaps()
+        self._not_shown += [*self._coverage.gaps(), *self._comparison.gaps()]
         return found
 
     def _special(self) -> Iterable[Probe]:
@@ -136,10 +130,9 @@ class _Judgement:
         return probes.special(self._coverage, self._candidate.precision, has_exact=has_exact)
 
     def _probe(self, tried: Iterable[Probe]) -> list[Difference]:
-        factor = probes.FACTORS.get(self._candidate.precision, probes.FACTOR)
-        comparison = self._comparison.widened(factor)
+        comparison = self._comparison.widened(self._factor)
         found: list[tuple[float, Difference]] = []
-        for number, probe in enumerate(tried):
+        for probe in tried:
             request = self._answers_of_source.request(probe.sample)
             expected = self._truth(request, probe)
             if expected is None:
@@ -151,14 +144,24 @@ class _Judgement:
                     self._miss(f"{probe.what}: {self._candidate.name} does not take them")
                     continue
                 return [self._crash(f"{error} (a probe: {probe.what})", expected)]
-            if probe.is_of_batches:
-                self._add_row(request, answer, f"near {number % max(1, len(self._coverage.kept))}")
+            if probe.row_name:
+                self._singles.append(SingleRequest(request, answer, probe.row_name, probe.is_beyond))
             differences = list(self._differences(comparison, probe, expected, answer))
             if differences and probe.is_only_named:
                 self._miss(f"{probe.what}: {self._candidate.name} answers them otherwise than the source")
             else:
                 found += differences
+            if probe.is_only_named and self._is_spoilt_by(request):
+                self._miss(
+                    f"{probe.what}: they change the answers of {self._candidate.name} to other rows of a batch"
+                )
         return worst_of(found)
+
+    def _is_spoilt_by(self, request: Arrays) -> bool:
+        try:
+            return self._behaviour_checks().is_spoilt_by(request)
+        except RunnerError:
+            return True
 
     def _truth(self, request: Arrays, probe: Probe) -> Arrays | None:
         """Return the source's answer to a probe; None if it has none that a candidate could be judged by."""
@@ -197,14 +200,15 @@ class _Judgement:
         if what not in self._not_shown:
             self._not_shown.append(what)
 
+    def _behaviour_checks(self) -> BehaviourChecks:
+        return BehaviourChecks(self._runner, self._singles, self._settings, self._comparison, self._factor)
+
     def _behaviour(self) -> list[Difference]:
-        checks = BehaviourChecks(
-            self._runner, self._requests, self._answers, self._names, self._settings, self._comparison
-        )
+        checks = self._behaviour_checks()
         try:
             found = checks.failures()
             if checks.sizes_left:
-                self._miss(f"batches of {', '.join(map(str, checks.sizes_left))}: there was no time to try them")
+                self._miss(f"batches of {in_ranges(checks.sizes_left)}: there was no time to try them")
             return found
         except RunnerError as error:
             outputs = self._comparison.outputs

@@ -52,7 +52,7 @@ def drop(metric: Metric, source: float, candidate: float) -> float:
 def _class(prediction: Array) -> Array:
     """Return the class of a sample: that of the highest score, the sign of one score, or the integer itself."""
     if prediction.dtype.kind in "biuOSU":
-        return prediction.reshape(-1)[0]  # type: ignore[no-any-return]
+        return prediction.reshape(-1)[0]  # type: ignore[no-any-return]  # of an object array
     return np.asarray(np.argmax(prediction) if prediction.size > 1 else int(prediction.reshape(-1)[0] > 0.5))
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.correctness.coverage import Coverage, InputCoverage, shared_lengths
+from naiad.tools.optimize.correctness.coverage import FEW_SAMPLES, Coverage, InputCoverage, variable_lengths
 
 PERTURBED = 8
 """Rows that are made of the samples for batches and for the comparison."""
@@ -16,8 +17,11 @@ _NOISE = 0.02
 _OWN_NOISE = 0.1
 """Of a value, where samples have no range."""
 _LARGER = 3.0
+_SMALLER = 0.01
 _INCOMPLETE = 3
 """Samples that get missing values or longer strings."""
+_SHOWN = 8
+"""Columns that are named."""
 _TIMES = 4
 """How often a longer string has the text of a sample."""
 _WIDE = (Precision.FP32, Precision.TF32, Precision.BF16)
@@ -38,8 +42,10 @@ class Probe:
     """A candidate that refuses it is served for the samples' shapes only."""
     only_exact: bool = False
     """Only integers and strings are compared."""
-    is_of_batches: bool = False
-    """It is a row for batches, too."""
+    row_name: str = ""
+    """What it is called as a row of batches; empty if it is none."""
+    is_beyond: bool = False
+    """Its values are beyond the range of the samples."""
     is_only_named: bool = False
     """Whether users send such inputs is not known: a difference is named, and rejects no candidate."""
 
@@ -51,7 +57,7 @@ def perturbed(coverage: Coverage) -> Iterator[Probe]:
         random = np.random.default_rng(number)
         first, second = kept[number % len(kept)], kept[(number * 3 + 1) % len(kept)]
         made = {name: _perturbed(array, second[name], coverage.inputs[name], random) for name, array in first.items()}
-        yield Probe("inputs near the samples", made, is_of_batches=True)
+        yield Probe("inputs near the samples", made, row_name=f"near {number % len(kept)}")
 
 
 def special(coverage: Coverage, precision: Precision, *, has_exact: bool) -> Iterator[Probe]:
@@ -69,39 +75,90 @@ def special(coverage: Coverage, precision: Precision, *, has_exact: bool) -> Ite
             yield Probe(f"channels of '{each.name}' that differ", {**sample, each.name: _channels(sample, each)})
     floats = [each for each in coverage.inputs.values() if each.kind == "f" and not each.is_flag]
     if floats and precision in _WIDE:
-        for sample in coverage.kept[:2]:
-            larger = {each.name: sample[each.name] * sample[each.name].dtype.type(_LARGER) for each in floats}
-            yield Probe("values beyond the range of the samples", {**sample, **larger})
+        for number, sample in enumerate(coverage.kept[:2]):
+            larger = _scaled(sample, floats, _LARGER)
+            row = f"{_LARGER:g} times {number}"
+            yield Probe("values beyond the range of the samples", larger, row_name=row, is_beyond=True)
+    yield from _other_columns(coverage, floats, precision)
     if floats and has_exact:
         sample = coverage.kept[0]
         flat = {each.name: np.full_like(sample[each.name], _middle(sample[each.name])) for each in floats}
         yield Probe("equal elements, which tie", {**sample, **flat}, only_exact=True)
 
 
+def _other_columns(coverage: Coverage, floats: Sequence[InputCoverage], precision: Precision) -> Iterator[Probe]:
+    """Yield rows with other values in the columns of a table that are equal in all samples."""
+    if coverage.samples < FEW_SAMPLES:
+        return
+    for each in floats:
+        columns = each.constant_columns
+        if not len(columns):
+            continue
+        what = f"other values in columns of '{each.name}' that are equal in all samples ({_shown(columns)})"
+        for number, sample in enumerate(coverage.kept):
+            row = sample[each.name].copy()
+            row[columns] = each.low + (each.high - each.low) * (number + 1) / len(coverage.kept)
+            yield Probe(what, {**sample, each.name: row}, is_optional=True, is_only_named=precision not in _WIDE)
+
+
+def _shown(columns: Array) -> str:
+    shown = ", ".join(str(column) for column in columns[:_SHOWN])
+    return shown + (f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else "")
+
+
+def _scaled(sample: Mapping[str, Array], inputs: Sequence[InputCoverage], factor: float) -> Mapping[str, Array]:
+    return {**sample, **{each.name: sample[each.name] * sample[each.name].dtype.type(factor) for each in inputs}}
+
+
 def lengths(coverage: Coverage, variable: Mapping[str, Sequence[int]]) -> Iterator[Probe]:
-    """Yield samples of other lengths, if an axis that may vary has one length in all samples."""
-    for length, places in shared_lengths(coverage, variable).items():
+    """Yield samples that are shorter and longer than all samples, along axes that may vary."""
+    for (shortest, longest), places in variable_lengths(coverage, variable).items():
         names = ", ".join(sorted({f"'{name}'" for name, _ in places}))
-        for wanted in (max(1, length // 2), 2 * length):
-            sample = dict(coverage.kept[0])
-            for name, axis in places:
-                sample[name] = sample[name].take(np.arange(wanted) % length, axis)
-            yield Probe(f"other lengths of {names} than {length}", sample, is_optional=True)
+        name, axis = places[0]
+        span = str(longest) if shortest == longest else f"{shortest} to {longest}"
+        kept = sorted(coverage.kept, key=lambda each: each[name].shape[axis])
+        wanted = [] if shortest == 1 else [(kept[0], max(1, shortest // 2))]
+        for origin, count in [*wanted, (kept[-1], 2 * longest)]:
+            sample = dict(origin)
+            for each, place in places:
+                sample[each] = sample[each].take(np.arange(count) % sample[each].shape[place], place)
+            yield Probe(f"other lengths of {names} than {span}", sample, is_optional=True)
 
 
-def unusual(coverage: Coverage) -> Iterator[Probe]:
-    """Yield rows with missing values, unless samples have them, and longer strings: services get both some day."""
+def unusual(coverage: Coverage, precision: Precision) -> Iterator[Probe]:
+    """Yield rows with missing values, unless samples have them, and longer strings: services get both some day.
+
+    Also numbers below 0 where samples have none, and numbers near 0, for precisions that are not calibrated on the
+    range of the samples.
+    """
+    floats = [each for each in coverage.inputs.values() if each.kind == "f" and not each.is_flag]
+    if floats and precision not in FACTORS:
+        yield from _of_other_size(coverage, floats)
     for each in coverage.inputs.values():
         if each.kind == "f" and not each.has_gaps:
-            for number, sample in enumerate(coverage.kept[:_INCOMPLETE]):
-                if sample[each.name].ndim > 1:
-                    break  # No row of a table.
-                array = sample[each.name].copy()
-                array.reshape(-1)[number % 2 :: 2 if array.size > 1 else 1] = np.nan
-                yield _named(f"missing values (NaN) in '{each.name}'", {**sample, each.name: array})
-        elif each.kind in "OSU":
+            yield from _incomplete(coverage, each.name)
+        elif each.kind in STRING_KINDS:
             for sample in coverage.kept[:_INCOMPLETE]:
                 yield _named(f"longer strings of '{each.name}'", {**sample, each.name: _longer(sample[each.name])})
+
+
+def _of_other_size(coverage: Coverage, floats: Sequence[InputCoverage]) -> Iterator[Probe]:
+    for each in floats:
+        if each.low >= 0 and each.high > 0:
+            for sample in coverage.kept[:_INCOMPLETE]:
+                yield _named(f"values of '{each.name}' below 0", _scaled(sample, [each], -1.0))
+    names = ", ".join(f"'{each.name}'" for each in floats)
+    for sample in coverage.kept[:_INCOMPLETE]:
+        yield _named(f"values of {names} near 0", _scaled(sample, floats, _SMALLER))
+
+
+def _incomplete(coverage: Coverage, name: str) -> Iterator[Probe]:
+    for number, sample in enumerate(coverage.kept[:_INCOMPLETE]):
+        if sample[name].ndim > 1:
+            return  # No row of a table.
+        array = sample[name].copy()
+        array.reshape(-1)[number % 2 :: 2 if array.size > 1 else 1] = np.nan
+        yield _named(f"missing values (NaN) in '{name}'", {**sample, name: array})
 
 
 def _named(what: str, sample: Mapping[str, Array]) -> Probe:

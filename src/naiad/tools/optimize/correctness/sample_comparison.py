@@ -8,7 +8,7 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.column_scores import FEWEST_ROWS, ColumnFinding, ColumnSums
+from naiad.tools.optimize.correctness.column_scores import FEWEST_ROWS, LIKELY, ColumnFinding, ColumnSums
 from naiad.tools.optimize.correctness.elements import (
     OutputDifference,
     Worst,
@@ -113,16 +113,20 @@ class OutputComparison:
         if self.has_classes and self.top1_agreement < 1 and self._class_excess() > self.worst_excess:
             return self._class_excess(), f"{self.name}, the same class in {self.top1_agreement:.2%}"
         text, excess = self.name, self.worst_excess
-        r2 = self._columns.r2()
         for each in self._findings():
-            if each.check == "column" and np.isfinite(r2[each.column]):
-                column = f", column {each.column}" if self._columns_count > 1 else ""
-                text += f"{column}, R2 {_share(float(r2[each.column]))}"
+            if each.check == "column":
+                column = f", column {each.column}" if self.classes > 1 else ""
+                text += f"{column}, R2 {_share(1 - each.value)}"
                 excess = max(excess, each.excess)
         return excess, f"{text}, an element at {self.worst_excess:.0%} of its limit"
 
+    def unlikely_classes(self) -> int:
+        """Return how many classes the source calls unlikely in all samples; 0 if it has no probabilities."""
+        return self._columns.unlikely() if self.kind is Kind.PROBABILITIES and self._columns.rows else 0
+
     @property
-    def _columns_count(self) -> int:
+    def classes(self) -> int:
+        """The columns of its scales."""
         return self.reference.scales.columns
 
     def _class_excess(self) -> float:
@@ -168,7 +172,7 @@ class OutputComparison:
             yield from self._columns.findings(self.tolerance, self._precision)
 
     def _of_column(self, finding: ColumnFinding) -> Difference:
-        column = f", column {finding.column}" if finding.column >= 0 and self._columns_count > 1 else ""
+        column = f", column {finding.column}" if finding.column >= 0 and self.classes > 1 else ""
         where = f"output '{self.name}'{column}"
         if finding.check == "column":
             least = 1 - finding.limit
@@ -215,13 +219,13 @@ class CandidateComparison:
         references = {name: output.reference for name, output in self.outputs.items()}
         return CandidateComparison(self._settings, self._candidate, references, factor)
 
-    def beside_others(self) -> "CandidateComparison":
+    def beside_others(self, factor: float = 1.0) -> "CandidateComparison":
         """Return a comparison of a row in a batch, or of concurrent requests, with the same row alone."""
         relative = OF_BATCHES.get(self._candidate.precision)
         if relative is None:
-            return self
+            return self if factor == 1 else self.widened(factor)
         usual = default_tolerance(self._candidate.precision, Kind.NUMBERS).relative
-        return self.widened(relative / usual)
+        return self.widened(factor * relative / usual)
 
     def add(self, sample: int, expected: Arrays, found: Arrays) -> None:
         """Compare the outputs of a sample."""
@@ -251,6 +255,17 @@ class CandidateComparison:
             difference
             for name, output in self.outputs.items()
             for difference in output.failures(are_values_free=budget is not None and budget.labels.output == name)
+        ]
+
+    def gaps(self) -> list[str]:
+        """Return which classes the samples do not show; in FP32 the limit of an element is small enough for them."""
+        if self._candidate.precision is Precision.FP32:
+            return []
+        counts = {name: (output.unlikely_classes(), output) for name, output in self.outputs.items()}
+        return [
+            f"classes of '{name}' that are less likely than {LIKELY:.0%} in all samples: {count} of {output.classes}"
+            for name, (count, output) in counts.items()
+            if count
         ]
 
     def notes(self) -> list[str]:

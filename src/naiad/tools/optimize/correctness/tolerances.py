@@ -5,6 +5,7 @@ from enum import Enum
 
 import numpy as np
 
+from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.verdict import Tolerance
@@ -80,7 +81,7 @@ TIE = _ROUNDING[Precision.FP32].relative
 
 def detect_kind(output: Array) -> Kind:
     """Return the kind of an output of the source, from its values; logits and detections are never found."""
-    if output.dtype.kind in "OSU":
+    if output.dtype.kind in STRING_KINDS:
         return Kind.STRINGS
     if output.dtype.kind in "biu":
         return Kind.INTEGERS

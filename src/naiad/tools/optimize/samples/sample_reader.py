@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.core.datatype import DataType
+from naiad.core.datatype import STRING_KINDS, DataType
 from naiad.core.tensor import Array, TensorSpec
 from naiad.tools.optimize.optimize_source import Samples, ShapeRange
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
@@ -158,7 +158,7 @@ def check_sample(sample: Mapping[str, Array], inputs: Inputs, has_batch: bool, w
 
 def _is_datatype(array: Array, datatype: DataType) -> bool:
     if datatype is DataType.BYTES:
-        return array.dtype.kind in "OSU"
+        return array.dtype.kind in STRING_KINDS
     return bool(array.dtype == datatype.numpy)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from naiad.core.datatype import BY_NAME, DataType, from_numpy
+from naiad.core.datatype import BY_NAME, DataType, conversion_hint, from_numpy
 from naiad.core.tensor import Array, Shape, TensorSpec
 from naiad.tools.optimize.optimize_source import Samples
 
@@ -131,5 +131,6 @@ def _merged(known: TensorSpec, new: TensorSpec, where: str) -> TensorSpec:
 def _datatype(where: str, array: Array) -> DataType:
     found = from_numpy(array.dtype)
     if found is None:
-        raise ValueError(f"{where}: datatype {array.dtype} has no counterpart in a tensor of a server")
+        hint = conversion_hint(array.dtype)
+        raise ValueError(f"{where}: datatype {array.dtype} has no counterpart in a tensor of a server: {hint}")
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from naiad.core.datatype import BY_NAME, DataType, from_numpy
+from naiad.core.datatype import BY_NAME, DataType, conversion_hint, from_numpy
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.samples.sample_reader import digest
@@ -117,5 +117,6 @@ def _header(file: BinaryIO) -> Any:
 def _datatype(name: str, array: Array) -> DataType:
     found = from_numpy(array.dtype)
     if found is None:
-        raise RunnerError(f"output '{name}' has dtype {array.dtype}, which no tensor of a server has")
+        hint = conversion_hint(array.dtype)
+        raise RunnerError(f"output '{name}' has dtype {array.dtype}, which no tensor of a server has: {hint}")
     return found

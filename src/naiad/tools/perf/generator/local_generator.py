@@ -163,7 +163,7 @@ class LocalGenerator:
         if wrong:
             exchange.failure, exchange.failure_message = WRONG_ANSWER, wrong
             return
-        exchange.known_sizes.add(exchange.body_bytes)
+        exchange.right_answers.add(exchange.body_bytes)
         difference = inputs.validate(exchange.template_index, exchange.slot, body)
         if difference:
             exchange.failure = "validation"

@@ -6,8 +6,9 @@ from itertools import count
 
 from naiad.core.errors import invalid_argument
 from naiad.tools.perf.generator.setup import Setup
+from naiad.tools.perf.inputs.templates import TemplateSet
 from naiad.tools.perf.load.sequences import SentSequence, SequenceSource
-from naiad.tools.perf.perf_exchange import KnownSizes, Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, RightAnswers, SentRequest
 from naiad.tools.perf.perf_plan import Concurrency, Load, PeriodicConcurrency, Sequences
 
 _MAX_PREPARED = 100_000
@@ -99,7 +100,7 @@ class Requests:
             setup.keeps_bodies or (setup.validates and any(template.expected for template in inputs.templates))
             for inputs in self._inputs
         ]
-        self._known_sizes = [[KnownSizes() for _ in inputs.templates] for inputs in self._inputs]
+        self._right_answers = [[_right_answers(inputs) for _ in inputs.templates] for inputs in self._inputs]
         """By model and template."""
         self._chance = random.Random(setup.seed * setup.parts + setup.part).random
         self._sequences = [_sequence_model(index, setup) for index in range(len(setup.models))]
@@ -169,7 +170,7 @@ class Requests:
         exchange.model_index = index
         exchange.template_index = template
         exchange.wants_body = self._wants_body[index]
-        exchange.known_sizes = self._known_sizes[index][template]
+        exchange.right_answers = self._right_answers[index][template]
         exchange.wants_timing = self._timing_share > 0 and self._chance() < self._timing_share
         return prepared[template] if prepared else self._of_slot(index, template, exchange.slot)
 
@@ -182,6 +183,13 @@ class Requests:
                 self._prepared_by_slot.clear()
             self._prepared_by_slot[key] = prepared
         return prepared
+
+
+def _right_answers(inputs: TemplateSet) -> RightAnswers:
+    made = RightAnswers()
+    if inputs.declared:
+        made.models, made.is_single = inputs.declared.models, not inputs.declared.is_decoupled
+    return made
 
 
 def _sequence_model(index: int, setup: Setup) -> _SequenceModel | None:

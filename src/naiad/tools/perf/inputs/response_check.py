@@ -19,6 +19,8 @@ class DeclaredOutputs:
     """Of a request, where the model has a batch dimension."""
     is_decoupled: bool = True
     """A request may have any number of responses."""
+    models: Sequence[str] = ()
+    """The names of the model: that of its requests, and that of its metadata."""
 
     def check(self, requested: Sequence[str], body: Body, *, is_whole: bool, has_data: bool = True) -> str:
         """Return "" for right responses, otherwise what is wrong.
@@ -31,6 +33,11 @@ class DeclaredOutputs:
                 wrong = self._check_output(spec, content if has_data else None)
                 if wrong:
                     return wrong
+        for specs, _ in body:
+            names = [spec.name for spec in specs]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                return f"output '{twice}' is {names.count(twice)} times in a response"
         found = {spec.name for specs, _ in body for spec in specs}
         missing = [name for name in requested or self.tensors if name not in found]
         if not is_whole or (self.is_decoupled and not found and not body):
@@ -68,6 +75,8 @@ def _is_compatible(shape: Shape, declared: Shape) -> bool:
     )
 
 
-def declared_outputs(signature: Signature, rows: int, *, is_decoupled: bool) -> DeclaredOutputs:
-    """Return the outputs of a model for requests of a number of rows."""
-    return DeclaredOutputs(signature.outputs, rows, is_decoupled)
+def declared_outputs(
+    signature: Signature, rows: int, models: Sequence[str], *, is_decoupled: bool
+) -> DeclaredOutputs:
+    """Return the outputs of a model, which may have several names, for requests of a number of rows."""
+    return DeclaredOutputs(signature.outputs, rows, is_decoupled, tuple(dict.fromkeys(filter(None, models))))

@@ -104,7 +104,7 @@ def prepare_inputs(
         ranges.append(range(start, len(templates)))
     sizes = {tensor.name: _output_bytes(tensor, plan) for tensor in signature.outputs.values()}
     is_decoupled = config is None or config.model_transaction_policy.decoupled
-    declared = declared_outputs(signature, plan.batch_size, is_decoupled=is_decoupled)
+    declared = declared_outputs(signature, plan.batch_size, (plan.name, metadata.name), is_decoupled=is_decoupled)
     return TemplateSet(templates, ranges, offsets_ns, sizes, plan.inputs.validation_tolerance, declared=declared)
 
 

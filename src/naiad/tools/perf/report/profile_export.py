@@ -98,6 +98,9 @@ def _elements(spec: TensorSpec, data: Buffer) -> object:
         if array.dtype.kind not in "biu":
             array = array.astype(np.float64)
             # JSON has no NaN and no infinity.
-            array = array if np.isfinite(array).all() else np.where(np.isfinite(array), array, None)  # type: ignore[call-overload]
+            if not np.isfinite(array).all():
+                is_missing = ~np.isfinite(array)
+                array = array.astype(object)
+                array[is_missing] = None
         elements = array.tolist()
     return elements[0] if len(elements) == 1 else elements

@@ -142,12 +142,13 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
 def keep_body(exchange: SentRequest, message: Buffer) -> None:
     """Decode a response into `exchange.body`."""
     try:
-        _, response = decode_response(message)
+        request_id, response = decode_response(message)
     except InferError as error:
         exchange.failure = WRONG_ANSWER
         exchange.failure_message = f"the response cannot be decoded: {error}"
         return
-    exchange.body = [*(exchange.body or ()), (response.header.outputs, response.data)]
+    if exchange.is_answered_by(response.header.model_name, request_id):
+        exchange.body = [*(exchange.body or ()), (response.header.outputs, response.data)]
 
 
 def _call_block(method: str, service: ServerTarget, address: ServerAddress, metadata: Sequence[Field]) -> bytes:

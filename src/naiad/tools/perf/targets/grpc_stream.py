@@ -8,7 +8,7 @@ from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import StreamResponse, read_stream_response
 from naiad.tools.perf.perf_exchange import RequestTemplate, SentRequest
-from naiad.tools.perf.targets.ending import TIMEOUT, count_response, fail, finish
+from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, count_response, fail, finish
 from naiad.tools.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.tools.perf.targets.grpc_connection import TargetCall, kind_of
 from naiad.wire.grpc import GrpcError, GrpcStatus
@@ -20,13 +20,17 @@ _MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 class StreamCall(TargetCall):
     """A stream and the requests on it, by id."""
 
-    __slots__ = ("connection", "pending")
+    __slots__ = ("connection", "expired", "has_single", "pending")
 
     def __init__(self, connection: "StreamConnection") -> None:
         super().__init__()
         self.connection = connection
         self.pending: dict[str, SentRequest] = {}
         """In the order in which they were sent."""
+        self.expired: set[str] = set()
+        """Those that were given up, whose responses may come yet."""
+        self.has_single = True
+        """All requests have exactly one response each."""
 
     @property
     def outstanding(self) -> Iterable[SentRequest]:
@@ -48,12 +52,21 @@ class StreamCall(TargetCall):
             request_id = next(iter(pending))  # The server returns no ids: responses are in the order of requests.
         exchange = pending.get(request_id)
         if exchange is None:
-            return  # It has expired.
+            self._take_other(request_id)
+            return
         if not response.is_empty:
             self._take(exchange, response)
         if response.is_final:
             del pending[request_id]
             finish(exchange, self.connection.now_ns)
+
+    def _take_other(self, request_id: str) -> None:
+        """Take a response to no request that waits for one. Raises GrpcError if there never was one."""
+        if self.has_single and request_id not in self.expired:
+            what = (
+                f"a second response to '{request_id}', or one to no request" if request_id else "too many responses"
+            )
+            raise GrpcError(GrpcStatus.INTERNAL, f"the server sent {what}")
 
     def _take(self, exchange: SentRequest, response: StreamResponse) -> None:
         if response.error:
@@ -62,7 +75,10 @@ class StreamCall(TargetCall):
             exchange.failure_message = exchange.failure_message or response.error
             return
         count_response(exchange, self.connection.now_ns)
-        if exchange.keeps(len(response.response)):
+        if exchange.responses > 1 and exchange.right_answers.is_single:
+            exchange.failure = WRONG_ANSWER
+            exchange.failure_message = f"{exchange.responses} responses of a model that sends one to each request"
+        elif exchange.keeps(len(response.response)):
             keep_body(exchange, response.response)
 
     def ended(self, error: InferError | None, trailers: Fields = ()) -> None:
@@ -78,6 +94,7 @@ class StreamCall(TargetCall):
     def expire(self, before_ns: int, message: str) -> None:
         """Fail the requests that have started before `before_ns`; the stream goes on."""
         late = [key for key, exchange in self.pending.items() if exchange.start_ns < before_ns]
+        self.expired.update(late)
         for key in late:
             fail(self.pending.pop(key), TIMEOUT, message)
 
@@ -103,6 +120,7 @@ class StreamConnection(SendingConnection):
             self._next_id += 1
             exchange.request_id += f"#{self._next_id}"
         stream.pending[exchange.request_id] = exchange
+        stream.has_single = stream.has_single and exchange.right_answers.is_single
         self.http2.output.send_data(stream, prepared.varied(exchange))
         self.send_soon(stream, exchange)
 

@@ -23,6 +23,9 @@ _OK = 200
 _UNCOPIED_BYTES = 8 * 1024
 _JSON = b"application/json"
 _CONTENT_TYPES = frozenset((_JSON, b"application/octet-stream"))
+_OUTPUTS = b'"outputs"'
+"""A response without it is an error or a page, also where it has the size of right responses."""
+_BEGIN_BYTES = 1024
 _SHOWN_BYTES = 80
 _TIMING_FIELD = b"x-naiad-timing: 1\r\n"
 
@@ -176,7 +179,9 @@ class HttpConnection(TargetConnection):
             exchange.failure_message = message or f"the server answered with HTTP status {response.status}"
         elif response.headers.get(b"content-type", _JSON) not in _CONTENT_TYPES:
             _check_content_type(exchange, response)
-        if not exchange.failure and exchange.keeps(len(response.body)):
+        is_kept = not exchange.failure and exchange.keeps(len(response.body))
+        if is_kept or (not exchange.failure and _OUTPUTS not in bytes(response.body[:_BEGIN_BYTES])):
+            exchange.body_bytes = len(response.body)
             _keep_body(exchange, response)
         if self._http.can_send:
             self._target.freed(self)
@@ -201,7 +206,7 @@ def _keep_body(exchange: SentRequest, response: Response) -> None:
     length = response.headers.get(b"inference-header-content-length")
     try:
         json_length = None if length is None else int(length[:20])
-        _, decoded = decode_response(response.body, json_length)
+        request_id, decoded = decode_response(response.body, json_length)
         if not decoded.header.outputs and b'"error"' in bytes(response.body):
             raise ValueError("it has no outputs")
     except (InferError, ValueError) as error:
@@ -211,7 +216,8 @@ def _keep_body(exchange: SentRequest, response: Response) -> None:
             f"status 200 with an error: {text}" if text else f"the response cannot be decoded: {error}"
         )
         return
-    exchange.body = [(decoded.header.outputs, decoded.data)]
+    if exchange.is_answered_by(decoded.header.model_name, request_id):
+        exchange.body = [(decoded.header.outputs, decoded.data)]
 
 
 class HttpTarget(SocketTarget[HttpConnection]):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from naiad.config.forms.pbtxt.text_format import MAX_CHARACTERS, MAX_PROBLEMS, parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import MAX_CHARACTERS, parse_pbtxt
+from naiad.config.forms.pbtxt.token_cursor import MAX_PROBLEMS
 
 # text, line:column, part of the message, suggestion
 MISTAKES = [

@@ -8,7 +8,6 @@ from tests.support.analyze_simulation import MODELS, SimulatedInstrument, grid, 
 
 from naiad.tools.analyze.point_measurement import Measured, Ranking
 from naiad.tools.analyze.search import CheckpointError, SearchCheckpoint, fingerprint, search
-from naiad.tools.analyze.search.search_checkpoint import read_measurements
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Result
 from naiad.tools.measure.result_json import to_json
@@ -24,6 +23,11 @@ def searched(path: Path, instrument: SimulatedInstrument, name: str = "a") -> Ra
     return asyncio.run(run())
 
 
+def recorded(path: Path, point: Point) -> list[Measured]:
+    with SearchCheckpoint(path, "a") as checkpoint:
+        return list(iter(lambda: checkpoint.take(point), None))
+
+
 def instrument() -> SimulatedInstrument:
     return SimulatedInstrument(MODELS["language model"], 5)
 
@@ -33,7 +37,7 @@ def test_measurement_survives_the_file(tmp_path: Path) -> None:
     made = asyncio.run(instrument().measure(point, 1.0))
     with SearchCheckpoint(tmp_path / "new" / "file", "a") as checkpoint:
         checkpoint.append(made)
-    (found,) = read_measurements(tmp_path / "new" / "file")
+    (found,) = recorded(tmp_path / "new" / "file", point)
     assert (found.point, found.metrics, found.duration_s) == (point, made.metrics, made.duration_s)
     # Empty tuples come back as empty lists.
     assert to_json(Result([], "", {}, None, [found.rows["m"]])) == to_json(Result([], "", {}, None, [made.rows["m"]]))
@@ -82,7 +86,7 @@ def test_torn_line_is_removed(tmp_path: Path) -> None:
         checkpoint.append(Measured(point, error="again"))
         taken = [checkpoint.take(point) for _ in range(2)]
     assert [each.error if each else None for each in taken] == ["no memory", None]
-    assert [each.error for each in read_measurements(path)] == ["no memory", "again"]
+    assert [each.error for each in recorded(path, point)] == ["no memory", "again"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Gains, constraints, and differences within the noise."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -96,8 +97,9 @@ def test_interval_of_a_gain_holds_both_intervals() -> None:
     found = percent_gain({}, measured(300.0, share=0.05), measured(100.0, share=0.05))
     # Independent errors of 5 % each, and 1.5 % between two measurements of a point.
     assert found.value == pytest.approx(200.0)
-    assert found.high - found.value == pytest.approx(300 * (2 * 0.05**2 + 2 * (1.96 * 0.015) ** 2) ** 0.5)
-    assert found.value - found.low == pytest.approx(found.high - found.value)
+    width = (2 * 0.05**2 + 2 * (1.96 * 0.015) ** 2) ** 0.5
+    assert found.high + 100 == pytest.approx(300 * math.exp(width))
+    assert found.low + 100 == pytest.approx(300 * math.exp(-width))
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
@@ -133,3 +135,13 @@ def test_misses_and_settings_are_written_for_people() -> None:
     assert settings_text({"max_batch_size": 1, "dynamic_batching.max_queue_delay_microseconds": None}) == (
         "max_batch_size 1, dynamic_batching.max_queue_delay_microseconds none"
     )
+
+
+def test_no_figure_loses_more_than_all_of_it() -> None:
+    """Two measurements on a busy machine, whose intervals are wider than their values."""
+    for share in (0.5, 2.0, 300.0):
+        found = percent_gain({}, measured(270.0, share=share), measured(100.0, share=share))
+        assert -100 <= found.low < found.value < found.high
+    goals = {"m": Goal({"perf_latency_p99": 1.0})}
+    found = percent_gain(goals, measured(1.0, 5.0, share=2.0), measured(1.0, 10.0, share=2.0))
+    assert found.low < found.value < found.high <= 100

@@ -206,3 +206,35 @@ def test_bytes_are_compared_as_bytes(other):
     assert checks(compared([answer(b"\xff")], [answer(b"\xff")])) == []
     (failure,) = compared([answer(b"\xff")], [answer(other)]).failures()
     assert failure.expected == r"\xff"
+
+
+def probabilities(scores):
+    powers = np.exp(scores)
+    return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def test_class_that_is_rarely_likely_keeps_its_rows():
+    random = np.random.default_rng(5)
+    scores = random.normal(size=(100, 60)) * 0.5
+    scores[np.arange(100), random.integers(2, 60, 100)] += 5
+    rounded = probabilities(scores + 0.02 * random.normal(size=scores.shape))
+    rows = probabilities(scores)
+    assert checks(table(rows, rounded, Precision.INT8)) == []
+    scores[:, 1] += np.where(np.arange(100) % 3, 0, 2)
+    rows, rounded = probabilities(scores), probabilities(scores + 0.02 * random.normal(size=scores.shape))
+    swapped = rounded[:, [1, 0, *range(2, 60)]]
+    assert checks(table(rows, rounded, Precision.INT8)) == []
+    ((check, column),) = checks(table(rows, swapped, Precision.INT8))
+    assert check == "column"
+    assert column in (0, 1)
+    constant = np.where(np.arange(60) == 1, rows.mean(0), rounded).astype(np.float32)
+    assert checks(table(rows, constant, Precision.INT8)) == [("column", 1)]
+
+
+def test_classes_that_no_sample_shows_are_named():
+    rows = probabilities(np.random.default_rng(7).normal(size=(20, 3)) - [0, 0, 9])
+    assert table(rows, rows, Precision.INT8).gaps() == [
+        "classes of 'Y' that are less likely than 1% in all samples: 1 of 3"
+    ]
+    assert table(rows, rows).gaps() == []
+    assert table(ROWS, ROWS, Precision.INT8).gaps() == []

@@ -107,6 +107,9 @@ def test_integers_and_strings_are_exact():
     assert worst(np.array([b"cat"], object), np.array(["cat"]), Kind.STRINGS, strings).is_within
     other = worst(np.array([b"cat", b"dog"], object), np.array([b"cat", b"fox"], object), Kind.STRINGS, strings)
     assert (other.worst.index, other.worst.expected, other.worst.found) == ((1,), "dog", "fox")
+    newer = np.array(["cat"], np.dtypes.StringDType())
+    assert detect_kind(newer) is Kind.STRINGS
+    assert worst(newer, np.array([b"cat"], object), Kind.STRINGS, strings).is_within
 
 
 def test_cosine_of_opposite_and_zero_vectors():

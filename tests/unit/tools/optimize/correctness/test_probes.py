@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.behaviour import batch_sizes, rows_of
-from naiad.tools.optimize.correctness.coverage import Coverage, shared_lengths
+from naiad.tools.optimize.correctness.behaviour import batch_sizes, in_ranges, rows_of
+from naiad.tools.optimize.correctness.coverage import Coverage, variable_lengths
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.probes import lengths, perturbed, special
@@ -57,11 +57,18 @@ def test_ties_are_tried_for_outputs_of_integers():
 def test_other_lengths_change_all_inputs_of_that_length():
     samples = [{"ids": np.arange(6), "mask": np.ones(6, np.int64), "x": np.zeros(3)}] * 2
     found = coverage(samples)
-    assert shared_lengths(found, {}) == {6: [("ids", 0), ("mask", 0)]}
+    assert variable_lengths(found, {}) == {(6, 6): [("ids", 0), ("mask", 0)]}
     assert [len(probe.sample["ids"]) for probe in lengths(found, {})] == [3, 12]
     assert [len(probe.sample["mask"]) for probe in lengths(found, {})] == [3, 12]
-    assert shared_lengths(found, {"ids": [], "x": [0]}) == {3: [("x", 0)]}
-    assert shared_lengths(coverage([*samples, {**samples[0], "ids": np.arange(5), "mask": np.ones(5)}]), {}) == {}
+    assert variable_lengths(found, {"ids": [], "x": [0]}) == {(3, 3): [("x", 0)]}
+
+
+def test_several_lengths_get_shorter_and_longer_ones():
+    samples = [{"ids": np.arange(length), "mask": np.ones(length, np.int64)} for length in (7, 4, 9, 5)]
+    made = list(lengths(coverage(samples), {}))
+    assert {probe.what for probe in made} == {"other lengths of 'ids', 'mask' than 4 to 9"}
+    assert [(len(probe.sample["ids"]), len(probe.sample["mask"])) for probe in made] == [(2, 2), (18, 18)]
+    assert list(lengths(coverage([{"ids": np.arange(1)}]), {})) == []
 
 
 def test_rows_near_samples_differ_and_stay_in_range():
@@ -171,7 +178,7 @@ def test_sizes_without_time_are_named():
     samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
     found = verdict(doubled, doubled, samples, other_batches_s=0)
     (text,) = (each for each in found.not_shown if "no time" in each)
-    assert text.startswith("batches of 6, 7, 9, ")
+    assert text.startswith("batches of 6, 7, 9 to 15, 17 to 31: ")
     assert not any("no time" in each for each in verdict(doubled, doubled, samples).not_shown)
 
 
@@ -237,3 +244,78 @@ def test_longer_strings_are_tried_and_named():
     assert "longer strings of 'x': c answers them otherwise than the source" in found.not_shown
     found = verdict(upper, upper, samples)
     assert found.not_shown == ["strings of 'x' that are not among the 4 of the samples"]
+
+
+def test_numbers_are_shown_in_ranges():
+    assert in_ranges([]) == ""
+    assert in_ranges([9, 3, 4, 6, 7, 8, 12]) == "3, 4, 6 to 9, 12"
+
+
+class ServerOf100Rows(CallableRunner):
+    """A model on a server whose batches are larger than a file has."""
+
+    max_batch = 100
+
+
+@pytest.mark.parametrize("size", [33, 48, 71, 99, 100])
+def test_fault_of_a_large_batch_is_rejected(size):
+    def wrong(inputs):
+        return {"Y": doubled(inputs)["Y"][::-1] if len(inputs["x"]) == size else doubled(inputs)["Y"]}
+
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
+    for candidate, checks in ((wrong, {"batched"}), (doubled, set())):
+        runners = CallableRunner(doubled), ServerOf100Rows(candidate)
+        found = judge(*runners, samples, Candidate("c", Format.ONNX, Precision.FP32, ""), Settings())
+        assert {failure.check for failure in found.failures} == checks
+
+
+def test_row_with_large_values_changes_no_neighbour():
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 40))]
+
+    def wrong(inputs):
+        limit = 6 * np.abs(inputs["x"]).mean() if len(inputs["x"]) > 1 else np.inf
+        return {"Y": np.clip(inputs["x"], -limit, limit) * 2}
+
+    assert {each.check for each in verdict(doubled, wrong, samples).failures} == {"batched"}
+
+
+def test_missing_values_that_change_other_rows_are_named():
+    def wrong(inputs):
+        is_spoilt = np.isnan(inputs["x"]).any() and len(inputs["x"]) > 1
+        return {"Y": imputed(inputs)["Y"] + is_spoilt}
+
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
+    text = "missing values (NaN) in 'x': they change the answers of c to other rows of a batch"
+    assert text in verdict(imputed, wrong, samples).not_shown
+    assert text not in verdict(imputed, imputed, samples).not_shown
+
+
+def test_column_that_never_changes_gets_other_values():
+    samples = [{"x": np.append(row, 0)} for row in RANDOM.uniform(size=(9, 3))]
+
+    def source(inputs):
+        return {"Y": inputs["x"].sum(-1, keepdims=True) + (inputs["x"][:, 3:] > 0.5)}
+
+    def without(inputs):
+        return {"Y": inputs["x"].sum(-1, keepdims=True)}
+
+    what = "other values in columns of 'x' that are equal in all samples (3)"
+    assert what in verdict(source, without, samples).failures[0].message
+    assert any(each.startswith(what) for each in verdict(source, without, samples, Precision.FP16).not_shown)
+    assert verdict(source, source, samples).is_accepted
+    assert "columns" not in " ".join(kinds([{"x": each["x"][:3]} for each in samples]))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda x: np.maximum(x, 0), "values of 'x' below 0"),
+        (lambda x: np.where(np.abs(x).max(-1, keepdims=True) < 0.2, 0, x), "values of 'x' near 0"),
+    ],
+)
+def test_numbers_of_other_size_are_named(change, what):
+    samples = [{"x": row} for row in RANDOM.uniform(0.3, 1, size=(9, 3))]
+    found = verdict(doubled, lambda inputs: doubled({"x": change(inputs["x"])}), samples)
+    assert found.is_accepted
+    assert f"{what}: c answers them otherwise than the source" in found.not_shown
+    assert verdict(doubled, doubled, samples).not_shown == []

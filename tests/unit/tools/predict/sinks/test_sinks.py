@@ -10,10 +10,10 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
+from naiad.tools.predict.files.row_formats import check_suffix, open_sink
 from naiad.tools.predict.rows.chunk import Chunk, ChunkResult
 from naiad.tools.predict.rows.row_outputs import OutputBlock, to_block
 from naiad.tools.predict.sinks.sink import Layout, Sink
-from naiad.tools.predict.sinks.sink_formats import check_suffix, open_sink
 from support.batch_parts import signature
 
 OUTPUTS = {

@@ -201,7 +201,7 @@ def _kept(job: ConversionJob) -> list[str]:
 def _reader(job: ConversionJob) -> Any:
     from onnxruntime.quantization import CalibrationDataReader
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # a class without types
         """Samples one by one: calibration keeps the activations of all calls."""
 
         def __init__(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from naiad.core.datatype import DataType, from_numpy
+from naiad.core.datatype import DataType, conversion_hint, from_numpy
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
@@ -64,7 +64,8 @@ class ServedRunner(EventLoopRunner):
 
 
 def _datatype(name: str, array: Array) -> DataType:
-    datatype = DataType.BYTES if array.dtype.kind in "OSU" else from_numpy(array.dtype)
+    datatype = from_numpy(array.dtype)
     if datatype is None:
-        raise RunnerError(f"input '{name}' has dtype {array.dtype}, which no tensor of a server has")
+        hint = conversion_hint(array.dtype)
+        raise RunnerError(f"input '{name}' has dtype {array.dtype}, which no tensor of a server has: {hint}")
     return datatype

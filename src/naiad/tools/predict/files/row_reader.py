@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 
 from naiad.core.errors import InferError
+from naiad.tools.predict.files.input_files import InputFiles, open_source
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.row_tensors import to_chunk
-from naiad.tools.predict.sources.input_files import InputFiles, open_source
 from naiad.tools.predict.sources.row_source import RowSource
 
 _log = logging.getLogger(__name__)

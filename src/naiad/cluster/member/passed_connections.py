@@ -1,49 +1,11 @@
-"""The ports of a server process: the supervisor accepts their connections."""
+"""The service of a port whose connections the supervisor accepts and passes."""
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.cluster.member.sharing import ClusterOperations
-from naiad.core.request_limits import RequestBudget
-from naiad.engine.engine import Engine
-from naiad.frontend.dashboard.live_feed import AskLive
-from naiad.frontend.http1.endpoint import Handle
-from naiad.frontend.rest.metrics_port import metrics_route
-from naiad.options.options import ServerOptions
-from naiad.server.ports.endpoint import Connections, Service, serve_accepted
-from naiad.server.ports.ports import Ports
-
-MakeService = Callable[[str, Connections, ssl.SSLContext | None], "PassedConnections"]
-"""Makes the service of a port from the prefix of its flags."""
-
-
-class MemberPorts(Ports):
-    """Ports with passed connections, whose queries and control calls are about all processes."""
-
-    def __init__(
-        self,
-        options: ServerOptions,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        budget: RequestBudget,
-        operations: ClusterOperations,
-        make_service: MakeService,
-    ) -> None:
-        self._operations = operations
-        self._make_passed = make_service
-        super().__init__(options, engine, loop, budget, operations)
-        operations.control_calls = self.control_calls
-
-    def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
-        return self._make_passed(flag, connections, tls)
-
-    def _live_question(self) -> AskLive | None:
-        return self._operations.live_answer
-
-    def _metrics_route(self) -> Handle:
-        return metrics_route(self._operations.answer_metrics, self._keys)
+from naiad.server.ports.endpoint import Connections, serve_accepted
 
 
 class PassedConnections:

@@ -1,28 +1,16 @@
-"""The files of a job, in order, and the class that reads each."""
+"""The files of a job, in order, and what reads each."""
 
 import glob
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import invalid_argument, not_found
+from naiad.tools.predict.files.row_formats import has_rows, open_row_file
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
-from naiad.tools.predict.sources.csv_files import CsvSource
 from naiad.tools.predict.sources.folder import FolderSource
-from naiad.tools.predict.sources.json_lines import JsonLinesSource
-from naiad.tools.predict.sources.numpy_files import NumpySource
-from naiad.tools.predict.sources.parquet import ParquetSource
 from naiad.tools.predict.sources.row_source import RowSource
-
-_FORMATS: dict[str, Callable[[Path, PredictJob, RowSignature], RowSource]] = {
-    ".npy": NumpySource,
-    ".npz": NumpySource,
-    ".jsonl": JsonLinesSource,
-    ".csv": CsvSource,
-    ".parquet": ParquetSource,
-}
-INPUT_SUFFIXES = tuple(_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +76,8 @@ def _files_of(folder: Path, ours: Collection[Path]) -> list[Path]:
 
 def _grouped(files: Sequence[Path]) -> list[InputFiles]:
     """Return files with rows, and, together, files of other formats, which are rows."""
-    rows = [each for each in files if each.suffix.lower() not in _FORMATS]
-    found = [InputFiles(each) for each in files if each.suffix.lower() in _FORMATS]
+    rows = [each for each in files if not has_rows(each)]
+    found = [InputFiles(each) for each in files if has_rows(each)]
     return [*([InputFiles(rows[0].parent, rows)] if rows else ()), *found]
 
 
@@ -97,4 +85,4 @@ def open_source(files: InputFiles, job: PredictJob, signature: RowSignature) -> 
     """Return a source, whose head has been checked. Raises InferError and OSError."""
     if files.rows:
         return FolderSource(files.path, files.rows, job, signature)
-    return _FORMATS[files.path.suffix.lower()](files.path, job, signature)
+    return open_row_file(files.path, job, signature)
