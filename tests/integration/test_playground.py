@@ -21,7 +21,7 @@ NODE = shutil.which("node")
 RIGHT = "x-key=secret"
 
 pytestmark = [
-    needs_browser,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(NODE is None, reason="Node.js is not installed"),
     pytest.mark.skipif(not (DASHBOARD / "node_modules").exists(), reason="npm ci has not run in dashboard/"),
 ]
@@ -35,14 +35,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def run_browser(file: str, work: Path, **environment: str) -> None:
+def run_node(file: str, work: Path, **environment: str) -> None:
     """Run a file of tests with Node.js; its report is the message of a failure."""
     assert NODE is not None
-    assert PROGRAM is not None
     done = subprocess.run(
         [NODE, "--test", "--test-reporter=spec", f"tests/playground/{file}"],
         cwd=DASHBOARD,
-        env={**os.environ, "CHROMIUM": PROGRAM, "PYTHON": sys.executable, "WORK": str(work), **environment},
+        env={**os.environ, "CHROMIUM": PROGRAM or "", "PYTHON": sys.executable, "WORK": str(work), **environment},
         capture_output=True,
         text=True,
         timeout=840,
@@ -51,21 +50,31 @@ def run_browser(file: str, work: Path, **environment: str) -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["tensors", "forms", "code"])
+def test_logic_of_playground(name: str, tmp_path: Path) -> None:
+    run_node(f"{name}.test.mjs", tmp_path)
+
+
+@needs_browser
 def test_models_are_tried_in_a_browser(served: ServerProcess, tmp_path: Path) -> None:
-    run_browser("browser.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
+    run_node("browser.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
 
 
-@pytest.mark.timeout(900)
+@needs_browser
+def test_playground_is_accessible(served: ServerProcess, tmp_path: Path) -> None:
+    run_node("accessibility.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
+
+
+@needs_browser
 def test_a_bare_file_needs_three_clicks(tmp_path: Path) -> None:
     (tmp_path / "photo.onnx").write_bytes(classifier())
     with serving(tmp_path / "log", str(tmp_path / "photo.onnx")) as running:
-        run_browser("first_minute.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")
+        run_node("first_minute.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")
 
 
-@pytest.mark.timeout(900)
+@needs_browser
 def test_a_client_without_the_right_sees_why(tmp_path: Path) -> None:
     (tmp_path / "photo.onnx").write_bytes(classifier())
     restricted = f"--http-restricted-api=inference:{RIGHT}"
     with serving(tmp_path / "log", str(tmp_path / "photo.onnx"), restricted) as running:
-        run_browser("no_right.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")
+        run_node("no_right.test.mjs", tmp_path, NAIAD_URL=f"http://{running.http_url}/")

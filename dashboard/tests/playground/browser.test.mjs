@@ -1,7 +1,6 @@
 // The playground of a real server in a real browser. tests/integration/test_playground.py starts both.
 
 import assert from "node:assert/strict";
-import { axe, overflow, PHONE } from "../browser.mjs";
 import { printed, saved } from "./copied_code.mjs";
 import { output, send, sendButton, tryIt } from "./server_page.mjs";
 
@@ -261,15 +260,3 @@ tryIt("the keyboard is enough", "sums", async (page) => {
 tryIt("an unknown model is said to be unknown", "<b>none</b>", async (page) => {
     await page.getByText("There is no such model").waitFor();
 });
-
-for (const [name, options] of [["light", {}], ["dark", { colorScheme: "dark" }], ["phone", { viewport: PHONE }]]) {
-    for (const model of ["scenes", "detector", "shout", "houses", "counter"]) {
-        tryIt(`${model} has no finding of accessibility: ${name}`, model, async (page) => {
-            await send(page);
-            await page.getByText("Copy as code").click();
-            await page.getByText("Small load").click();
-            assert.deepEqual(await axe(page), []);
-            assert.equal(await overflow(page), 0);
-        }, options);
-    }
-}
