@@ -123,7 +123,8 @@ def test_wrong_command_line(tmp_path, arguments, said):
 
 def test_parts_keep_their_order():
     assert [part.name for part in chosen("memory, correctness")] == ["correctness", "memory"]
-    assert [part.name for part in chosen("")][:5] == ["throughput", "transfers", "aot", "ranks", "optimize"]
+    assert [part.name for part in chosen("")][:3] == ["throughput", "transfers", "ranks"]
+    assert [part.name for part in chosen("")][-2:] == ["aot", "optimize"], "they take the most time"
     assert {"tensorrt", "onnxruntime"}.isdisjoint(part.name for part in chosen(""))
     assert [part.name for part in chosen("tensorrt,onnxruntime")] == ["tensorrt", "onnxruntime"]
 
