@@ -1,4 +1,4 @@
-"""Each conversion of a tiny model in a subprocess; the answers of the files are compared with the source's."""
+"""Each conversion of a tiny model in a process; the answers of the files are compared with the source's."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,18 @@ from naiad.tools.optimize.converters.conversion_plan import candidates, installe
 from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.sample_reader import ArraySamples, shape_ranges
+from support.conversions_here import forked_conversions
 
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
 X = TensorSpec("x", DataType.FP32, (-1, 8))
 Y = TensorSpec("y", DataType.FP32, (-1, 3))
 CLOSE = {"fp32": 1e-4, "fp16": 0.02, "mixed": 0.02, "int8_dynamic": 0.15, "int8": 0.15}
+
+
+@pytest.fixture
+def forked():
+    with forked_conversions("torch", "tensorflow", "keras", "onnxruntime"):
+        yield
 
 
 def convert_all(source, workspace, without=()):
@@ -70,6 +77,7 @@ def check(made, expected):
         assert worst <= CLOSE[conversion.candidate.precision.value], (name, worst)
 
 
+@pytest.mark.usefixtures("forked")
 def test_pytorch_module_in_all_formats(tmp_path):
     import torch
 
@@ -91,6 +99,7 @@ def test_pytorch_module_in_all_formats(tmp_path):
 
 
 def test_exported_program_in_aot_inductor(tmp_path):
+    """The tuned one is compiled as the plain one is, with more kernels to choose from."""
     import torch
 
     module = torch.nn.Linear(8, 3).eval()
@@ -98,7 +107,7 @@ def test_exported_program_in_aot_inductor(tmp_path):
     program = torch.export.export(module, (torch.zeros(2, 8),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "program.pt2")
     source = Source("program", Format.TORCH_EXPORT, tmp_path / "program.pt2", (X,), (Y,))
-    names = {"source", "onnx-fp32", "aot-inductor", "aot-inductor-tuned"}
+    names = {"source", "onnx-fp32", "aot-inductor-tuned"}
     planned = candidates(source, {}, installed_packages())
     made = convert_all(source, tmp_path / "work", [each.name for each in planned if each.name not in names])
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
@@ -116,6 +125,7 @@ def test_torchscript_in_onnx(tmp_path):
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_keras_model_in_litert_and_onnx(activation, tmp_path):
     """GELU: tf2onnx writes an operator that ONNX lacks."""
@@ -136,6 +146,7 @@ def test_keras_model_in_litert_and_onnx(activation, tmp_path):
     check(made, model.predict(DATA, verbose=0))
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
 def test_boosted_trees_in_treelite_and_onnx(tmp_path, library):
     import treelite
@@ -161,6 +172,7 @@ def test_boosted_trees_in_treelite_and_onnx(tmp_path, library):
     np.testing.assert_allclose(treelite.gtil.predict(forest, DATA).reshape(-1), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("forked")
 def test_random_forest_in_treelite(tmp_path):
     import joblib
     import treelite

@@ -1,13 +1,14 @@
-"""Conversions in the process of the tests: a subprocess for each would import the frameworks again, for seconds.
+"""Conversions without a new interpreter for each, which would import the frameworks again, for seconds.
 
 What a subprocess adds (limits, crashes, its end with its parent) is tested with tests/unit/tools/optimize/
 test_conversion_run.py, and `naiad optimize` as a command converts in subprocesses in all its tests.
 """
 
 import contextlib
+import multiprocessing
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,43 @@ from naiad.tools.process.running import EndedProcess, ProcessLimits
 @contextlib.contextmanager
 def conversions_here() -> Iterator[None]:
     """Convert in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conversions, "run", _run)
+    with _conversions(_convert):
         yield
 
 
-def _run(
-    command: Sequence[str], limits: ProcessLimits, output: Path, environment: Mapping[str, str] | None = None
-) -> EndedProcess:
-    began_s = time.monotonic()
+@contextlib.contextmanager
+def forked_conversions(*modules: str) -> Iterator[None]:
+    """Convert in processes that are forked from one that has imported `modules`, and has done nothing else.
+
+    For frameworks that change each other: nncf replaces functions of PyTorch. All tests of a process give the same.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*modules, __name__])
+
+    def convert(job: Path, result: Path, output: Path) -> None:
+        process = context.Process(target=_convert, args=(job, result, output))
+        process.start()
+        process.join()
+
+    with _conversions(convert):
+        yield
+
+
+@contextlib.contextmanager
+def _conversions(convert: Callable[[Path, Path, Path], None]) -> Iterator[None]:
+    def run(
+        command: Sequence[str], limits: ProcessLimits, output: Path, environment: Mapping[str, str] | None = None
+    ) -> EndedProcess:
+        began_s = time.monotonic()
+        convert(*map(Path, command[-2:]), output)
+        return EndedProcess(0, time.monotonic() - began_s, 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversions, "run", run)
+        yield
+
+
+def _convert(job: Path, result: Path, output: Path) -> None:
     with (
         output.open("w") as log,
         contextlib.redirect_stdout(log),
@@ -35,5 +64,4 @@ def _run(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # A warning of a framework is no error in a subprocess.
-        conversion_child.convert(*map(Path, command[-2:]))
-    return EndedProcess(0, time.monotonic() - began_s, 0.0)
+        conversion_child.convert(job, result)
