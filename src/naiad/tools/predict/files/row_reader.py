@@ -49,6 +49,7 @@ class Reader:
         if self._job.max_failed_rows is not None or (is_last and not self._files):
             raise error
         reason = getattr(error, "message", "").strip() or str(error)
+        reason = reason.removeprefix(f"{file.path}: ")  # The file is named in front of it.
         self.set_aside[str(file.path)] = reason
         _log.warning("%s is set aside: %s", file.path, reason)
 
