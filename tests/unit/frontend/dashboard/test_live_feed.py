@@ -1,4 +1,4 @@
-"""The ticker of live streams: who gets what, slow clients, bounds, lost rights, and the end."""
+"""The ticker of live streams: what each client gets, slow clients, bounds, lost rights, and the end."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -210,7 +210,7 @@ def test_nothing_is_asked_without_streams() -> None:
     run(scene)
 
 
-def test_stream_after_the_last_one_has_the_only_ticker() -> None:
+def test_streams_have_one_ticker() -> None:
     async def scene(server: Server, feed: LiveFeed) -> None:
         for _ in range(5):
             client = open_stream(feed)

@@ -91,3 +91,20 @@ def test_ready_line_has_usable_addresses(caplog, flags: list[str], text: str) ->
     options = parse_options(["models", *flags])
     log_ready(options, {"http": 1, "grpc": 2, "metrics": 3}, is_ready=True, model="m")
     assert caplog.messages[0].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "page"),
+    [
+        (["--http-address=127.0.0.1"], "dashboard: http://127.0.0.1:1/"),
+        (["--allow-dashboard=true"], "dashboard: http://127.0.0.1:1/"),
+        ([], ""),
+        (["--http-address=127.0.0.1", "--allow-dashboard=false"], ""),
+        (["--http-address=unix:/s", "--allow-dashboard=true", "--metrics-address=::1"], ""),
+        (["--allow-http=false", "--allow-dashboard=true"], ""),
+    ],
+)
+def test_last_line_names_the_dashboard(caplog, flags: list[str], page: str) -> None:
+    caplog.set_level(logging.INFO)
+    log_ready(parse_options(["models", *flags]), {"http": 1, "grpc": 2, "metrics": 3}, is_ready=True, model="m")
+    assert caplog.messages[1:] == ([page] if page else [])
