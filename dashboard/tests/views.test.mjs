@@ -19,6 +19,7 @@ const VIEWS = [
     ["model", "#/models/detect", "Why batches were sent"],
     ["configuration", "#/models/detect/config", "max_queue_delay_microseconds"],
     ["versions", "#/models/scale/versions", "canary"],
+    ["try", "#/models/plain/try", "INPUT0"],
     ["pipelines", "#/pipeline", "All ensembles"],
     ["pipeline", "#/pipeline/page_reader", "Tensors flow from left to right"],
     ["traffic", "#/traffic", "<b>is</b> negative"],

@@ -29,7 +29,7 @@ class InstanceUpdate:
         self._instances = list(kept)
         self._created: list[Instance] = []
         self.completed_fields: Sequence[str] = ()
-        """Those of the configuration, for `Served`."""
+        """The names for `Served`, if the update is committed."""
 
     def create(
         self,
