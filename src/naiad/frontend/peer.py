@@ -1,6 +1,8 @@
-"""The address of a request's client, for logs."""
+"""The address of a request's client, for logs, and whether it is of this machine."""
 
 from collections.abc import Sequence
+
+from naiad.options.network.addresses import is_loopback
 
 
 def address_of(client: object) -> str:
@@ -16,3 +18,23 @@ def address_of(client: object) -> str:
         host, port = str(peer[0]).partition("%")[0], peer[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return "unix"
+
+
+def is_local(client: object) -> bool:
+    """Return whether the other side of a connection is on this machine.
+
+    It is if its address is a loopback address, or that of the connection's own side, and always on a Unix socket. A
+    proxy on this machine is local, and so are all requests that it passes on.
+    """
+    transport = getattr(client, "transport", None)
+    if transport is None:
+        return False
+    peer, own = (_host(transport.get_extra_info(name)) for name in ("peername", "sockname"))
+    return not peer or peer == own or is_loopback(peer)
+
+
+def _host(place: object) -> str:
+    """Return the address in a socket's name without the zone of IPv6; empty for a Unix socket."""
+    if isinstance(place, Sequence) and not isinstance(place, (str, bytes)) and place:
+        return str(place[0]).partition("%")[0]
+    return ""

@@ -89,6 +89,10 @@ class Router:
         """Return whether the access rule accepts a request for a category."""
         return self._rule is None or self._rule.rejection(category, context.headers.get) is None
 
+    def is_restricted(self, category: CheckedCategory) -> bool:
+        """Return whether the access rule decides about requests for a category."""
+        return self._rule is not None and self._rule.concerns(category)
+
     def refusal_reason(self, category: CheckedCategory, context: HttpContext) -> str:
         """Return why the access rule rejects a request for a category; empty if it accepts it."""
         rejection = None if self._rule is None else self._rule.rejection(category, context.headers.get)

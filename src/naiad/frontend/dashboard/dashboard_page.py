@@ -16,7 +16,8 @@ from pathlib import Path
 
 from naiad.core.errors import excerpt, not_found
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import Action, respond_failure
+from naiad.frontend.peer import is_local
+from naiad.frontend.router import Action, refuse, respond_failure
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.dashboard import DASHBOARD, DASHBOARD_FILE
 from naiad.operations.operation import AnyOperation
@@ -58,6 +59,10 @@ _SECURITY: Headers = (
 )
 _HASHED = re.compile(r"[.-][0-9A-Za-z_]{8,}\.[a-z0-9]+")
 """The end of a name with a digest of the content, such as `app.3f2a1b9c.js`: such a file never changes."""
+_LOCAL_ONLY = (
+    "the dashboard is served to browsers on the server's machine; start the server with --allow-dashboard=true to"
+    " serve it to all"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -121,9 +126,16 @@ def _page_file(name: str, body: bytes) -> PageFile:
 class DashboardRoutes:
     """The actions of the page and its files."""
 
-    def __init__(self, run_in_thread: RunInThread = run_at_once, files: DashboardFiles | None = None) -> None:
-        """`run_in_thread` reads and compresses the files."""
+    def __init__(
+        self,
+        run_in_thread: RunInThread = run_at_once,
+        files: DashboardFiles | None = None,
+        *,
+        local_only: bool = False,
+    ) -> None:
+        """`run_in_thread` reads and compresses the files. With `local_only`, other machines are refused."""
         self._run_in_thread = run_in_thread
+        self._local_only = local_only
         self._files = files or DashboardFiles()
 
     def actions(self) -> Mapping[AnyOperation, Action]:
@@ -137,6 +149,9 @@ class DashboardRoutes:
         self._respond(context, arguments["file"])
 
     def _respond(self, context: HttpContext, name: str) -> None:
+        if self._local_only and not is_local(context.client):
+            refuse(context, 403, _LOCAL_ONLY)
+            return
         self._run_in_thread(
             functools.partial(self._files.read, name),
             functools.partial(respond_file, context),

@@ -6,6 +6,7 @@ from naiad.frontend.context import HttpContext
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_request import parse_live_query
 from naiad.frontend.dashboard.live_stream import EVENT_STREAM, Rights
+from naiad.frontend.peer import is_local
 from naiad.frontend.router import Action, Router
 from naiad.operations.dashboard import LIVE
 from naiad.operations.operation import AnyOperation
@@ -19,13 +20,19 @@ _CATEGORIES: Mapping[str, Category] = {
     "statistics": "statistics",
 }
 """What the page can do, by the name in the event `server`, and the category of its operations."""
+_LOCAL_LOGGING = (
+    "log lines, request ids and messages are for clients on the server's machine; restrict 'logging' with an API key,"
+    " or start the server with --allow-dashboard=true"
+)
 
 
 class LiveRoute:
     """The action of the live stream."""
 
-    def __init__(self, feed: LiveFeed) -> None:
+    def __init__(self, feed: LiveFeed, *, local_only: bool = False) -> None:
+        """With `local_only`, other machines get log lines, request ids and messages only by an access rule."""
         self._feed = feed
+        self._local_only = local_only
         self.router: Router | None = None
         """The router, for its access rule; set once it exists."""
 
@@ -44,6 +51,15 @@ class LiveRoute:
         """Return what a client may do, with the reason for what it may not."""
         allowed = {}
         for name, category in _CATEGORIES.items():
-            reason = "" if self.router is None else self.router.refusal_reason(category, context)
+            reason = self._refusal_reason(category, context)
             allowed[name] = {"allowed": False, "reason": reason} if reason else {"allowed": True}
         return Rights(allowed)
+
+    def _refusal_reason(self, category: Category, context: HttpContext) -> str:
+        router = self.router
+        if router is not None and router.is_restricted(category):
+            return router.refusal_reason(category, context)
+        # They are texts of other clients, which no other operation shows: without a rule they stay on this machine.
+        if category == "logging" and self._local_only and not is_local(context.client):
+            return _LOCAL_LOGGING
+        return ""

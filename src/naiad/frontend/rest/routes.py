@@ -45,10 +45,12 @@ class RestApi:
         run_in_thread: RunInThread = run_at_once,
         operations: Sequence[AnyOperation] = OPERATIONS,
         live: LiveFeed | None = None,
+        dashboard_is_local: bool = False,
     ) -> None:
         """`calls` carries out control operations, and its runner decodes and encodes large bodies.
 
-        `live` has the live streams; by default they show this process alone.
+        `live` has the live streams; by default they show this process alone. With `dashboard_is_local`, only clients
+        of this machine get the dashboard's page, and what the log says.
         """
         self._engine = engine
         self._codings = codings
@@ -57,6 +59,7 @@ class RestApi:
         self._calls = calls or ControlCalls(engine)
         self._may_bring_files = may_bring_files
         self._live = live or LiveFeed(engine)
+        self._dashboard_is_local = dashboard_is_local
         self._router: Router | None = None
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
@@ -64,14 +67,14 @@ class RestApi:
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         page = ApiPageRoutes(self._engine, self._operations, self._run_in_thread)
-        live_route = LiveRoute(self._live)
+        live_route = LiveRoute(self._live, local_only=self._dashboard_is_local)
         routes = rest_routes(
             self._operations,
             {
                 **self._inference(),
                 **rollout_actions(self._engine),
                 **page.actions(),
-                **DashboardRoutes(self._run_in_thread).actions(),
+                **DashboardRoutes(self._run_in_thread, local_only=self._dashboard_is_local).actions(),
                 **live_route.actions(),
             },
             {

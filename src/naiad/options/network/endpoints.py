@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.options.flag import ValueKind, listed, option, parse_boolean
-from naiad.options.network.addresses import is_loopback
 
 _ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
@@ -146,7 +145,7 @@ class HttpOptions:
         "allow-dashboard",
         "naiad: serve the dashboard, a page for browsers, at /.",
         kind=ValueKind.BOOLEAN,
-        default_text="on a loopback --http-address",
+        default_text="to clients of this machine",
     )
     header_forward_pattern: str = option(
         "",
@@ -157,8 +156,13 @@ class HttpOptions:
 
     @property
     def serves_dashboard(self) -> bool:
-        """Whether the dashboard is served: as the flag says, by default to clients of this machine only."""
-        return is_loopback(self.address) if self.dashboard is None else self.dashboard
+        """Whether the dashboard is served, to any client."""
+        return self.dashboard is not False
+
+    @property
+    def dashboard_is_local(self) -> bool:
+        """Whether the dashboard is served to clients of this machine only: without the flag."""
+        return self.dashboard is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,7 @@ class Ports:
             run_in_thread=self._index_threads.run,
             operations=served_operations(docs=options.docs, dashboard_page=options.serves_dashboard),
             live=self.live,
+            dashboard_is_local=options.dashboard_is_local,
         )
         router = self._router = api.router()
         rule = self._rule(access.http_restricted, "API")

@@ -88,7 +88,7 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
 
 
 def dashboard_url(options: ServerOptions, urls: Mapping[str, str]) -> str:
-    """Return the address of the dashboard for browsers; empty without one, and on a Unix socket."""
+    """Return the address of the dashboard for browsers on this machine; empty without one, and on a Unix socket."""
     url = urls.get("http", "")
     return f"{url}/" if options.http.serves_dashboard and url.startswith("http") else ""
 

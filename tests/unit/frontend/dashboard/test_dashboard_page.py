@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.frontend.dashboard.dashboard_page import FILES, PAGE, DashboardFiles, respond_file
+from naiad.frontend.dashboard.dashboard_page import FILES, PAGE, DashboardFiles, DashboardRoutes, respond_file
+from naiad.operations.dashboard import DASHBOARD
 
 
 def respond(files: DashboardFiles, name: str, **headers: str):
@@ -20,6 +21,35 @@ def respond(files: DashboardFiles, name: str, **headers: str):
     respond_file(context, files.read(name))
     ((status, found, body),) = answers
     return status, found, body
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "is_served"),
+    [
+        (("127.0.0.1", 5000), ("127.0.0.1", 8000), True),
+        (("::ffff:127.0.0.1", 5000, 0, 0), ("::ffff:127.0.0.1", 8000, 0, 0), True),
+        (("10.0.0.5", 5000), ("10.0.0.5", 8000), True),
+        ("", "/run/naiad.sock", True),
+        (("10.0.0.6", 5000), ("10.0.0.5", 8000), False),
+        (("172.17.0.1", 5000), ("172.17.0.2", 8000), False),
+        (("fe80::1%eth0", 5000, 0, 2), ("fe80::2%eth0", 8000, 0, 2), False),
+    ],
+)
+@pytest.mark.parametrize("local_only", [True, False])
+def test_without_the_flag_other_machines_get_no_page(peer, own, is_served: bool, local_only: bool) -> None:
+    answers = []
+    names = {"peername": peer, "sockname": own}
+    context = SimpleNamespace(
+        headers={},
+        method="GET",
+        path="/",
+        client=SimpleNamespace(transport=SimpleNamespace(get_extra_info=names.get)),
+        respond=lambda status, fields, parts: answers.append((status, b"".join(parts))),
+    )
+    DashboardRoutes(local_only=local_only).actions()[DASHBOARD](context, {})
+    ((status, body),) = answers
+    assert status == (200 if is_served or not local_only else 403)
+    assert (b"--allow-dashboard=true" in body) == (status == 403)
 
 
 def test_page_allows_only_its_own_files() -> None:

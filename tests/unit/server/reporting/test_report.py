@@ -98,7 +98,8 @@ def test_ready_line_has_usable_addresses(caplog, flags: list[str], text: str) ->
     [
         (["--http-address=127.0.0.1"], "dashboard: http://127.0.0.1:1/"),
         (["--allow-dashboard=true"], "dashboard: http://127.0.0.1:1/"),
-        ([], ""),
+        ([], "dashboard: http://127.0.0.1:1/"),
+        (["--allow-dashboard=false"], ""),
         (["--http-address=127.0.0.1", "--allow-dashboard=false"], ""),
         (["--http-address=unix:/s", "--allow-dashboard=true", "--metrics-address=::1"], ""),
         (["--allow-http=false", "--allow-dashboard=true"], ""),
