@@ -35,9 +35,9 @@ class RowFormat:
 
 FORMATS: Mapping[str, RowFormat] = {
     ".npy": RowFormat(NumpySource),
-    ".npz": RowFormat(NumpySource, NpzSink, "import numpy; print(dict(numpy.load({path!r})))"),
     ".jsonl": RowFormat(JsonLinesSource, JsonLinesSink),
     ".csv": RowFormat(CsvSource, CsvSink),
+    ".npz": RowFormat(NumpySource, NpzSink, "import numpy; print(dict(numpy.load({path!r})))"),
     ".parquet": RowFormat(ParquetSource, ParquetSink, "import pyarrow.parquet as p; print(p.read_table({path!r}))"),
 }
 """By the suffix of the file's name."""
