@@ -204,7 +204,7 @@ def _instances(served: Served) -> Iterator[InstanceRow]:
 
 
 def _calls(statistics: ModelStatistics) -> dict[str, CallCounts]:
-    """Return the requests to other models: those of the steps of an ensemble, and the calls of a model's code."""
+    """Return the requests to other models, by the steps of an ensemble or the code of a model."""
     found: dict[str, CallCounts] = {}
     for step in (each.snapshot() for each in (*statistics.steps, *statistics.called.counts)):
         name = name_of(step.model)

@@ -18,13 +18,13 @@ def answer(calls: dict[str, CallCounts]) -> LiveAnswer:
     return LiveAnswer(True, 1.0, 2, 3, {}, details={NAME: LiveDetail("1", [], [], [], rows, calls)})
 
 
-def test_instances_of_processes_are_told_apart():
+def test_instances_of_processes_have_their_number():
     merged = merge_answers([with_process(answer({}), number) for number in (1, 3)], {})
     rows = merged.details[NAME].instances
     assert [(row.name, row.process) for row in rows] == [("caller_0_0", 1), ("caller_0_0", 3)]
 
 
-def test_an_instance_of_the_only_process_has_no_number():
+def test_the_only_process_has_no_number():
     assert [row.process for row in answer({}).details[NAME].instances] == [None]
 
 
