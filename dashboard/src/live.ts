@@ -92,8 +92,9 @@ export interface DetailEvent {
   slowest: RequestTimes[];
   /** Why the last batches were released, newest first, at most 20, as `GET .../explain` says it. */
   batches: { time_ms: number; size: number; request_count: number; reason: string; waited_us: number; compute_us: number }[];
-  instances: { name: string; kind: string; device?: number; busy: boolean }[];
-  /** Models that this one called (BLS) or whose step it executed: totals. */
+  /** `process` is the number of the server process, from 1, if there are several: each has instances of the same names. */
+  instances: { name: string; kind: string; device?: number; busy: boolean; process?: number }[];
+  /** Models that its code called (BLS), or that its steps executed, by name: totals. A call fails also by a timeout or when it is cancelled. */
   calls: Record<string, { success: number; failure: number; duration_ns: number }>;
 }
 

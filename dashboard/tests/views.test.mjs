@@ -22,6 +22,7 @@ const VIEWS = [
     ["try", "#/models/plain/try", "INPUT0"],
     ["pipelines", "#/pipeline", "All ensembles"],
     ["pipeline", "#/pipeline/page_reader", "Tensors flow from left to right"],
+    ["calls", "#/pipeline/caller", "Models that it has called"],
     ["traffic", "#/traffic", "<b>is</b> negative"],
     ["rollout", "#/rollout", "Roll back"],
     ["control", "#/control", "Reload"],
@@ -45,6 +46,12 @@ for (const [kind, options] of Object.entries(KINDS)) {
         assert.deepEqual(page.problems, []);
     });
 }
+
+test("calls of a Python model have a rate and a time", async (t) => {
+    const page = await open(browser, `${url}#/pipeline/caller`);
+    t.after(() => page.context().close());
+    await page.getByText(/caller to scale: .*[1-9].*\/s, mean/).waitFor({ state: "attached" });
+});
 
 test("keyboard only: from the skip link to a model, its tabs, and a dialog", async (t) => {
     const page = await open(browser, url);

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from naiad.options.network.access_options import digest_of
+from support.bls_models import run_code, write_script
 from support.live_reader import reading
-from support.model_repository import write_identity
+from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess
 from support.waiting import wait_until
 
@@ -55,9 +56,51 @@ def test_events_are_of_the_whole_server(start_server: StartServer, tmp_path: Pat
         detail = [event.data for event in live.events if event.name == "detail"][-1]
         assert {times["id"] for times in detail["recent"]} == {f"{EVIL}{number}" for number in range(6)}
         assert detail["batches"][0]["reason"]
-        assert len(detail["instances"]) == processes
+        numbers = [instance.get("process") for instance in detail["instances"]]
+        assert numbers == ([None] if processes == 1 else [1, 2])
     again = server.get("/v2/models/stats").json["model_stats"][0]
     assert again["inference_stats"]["success"]["count"] == 6
+
+
+_CALLS = """
+tensor = np.ones((1, 1), np.float32)
+call("identity", INPUT0=tensor)
+call("missing", INPUT0=tensor)
+call("identity", INPUT0=np.ones(1, np.int8))
+list(call("repeat", decoupled=True, IN=np.arange(3, dtype=np.int32), DELAY=np.zeros(3, np.uint32),
+          WAIT=np.zeros(1, np.uint32)))
+"""
+_ASYNC_CALLS = """
+await asyncio.gather(*(ask("identity", INPUT0=np.ones((1, 1), np.float32)) for _ in range(3)))
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_calls_of_models_are_counted(start_server: StartServer, tmp_path: Path, processes: int) -> None:
+    write_identity(tmp_path / "models")
+    (write_model(tmp_path / "models", "repeat", 'backend: "repeat"\n') / "1").mkdir(exist_ok=True)
+    write_script(tmp_path / "models", "script")
+    write_script(tmp_path / "models", "coroutines", kind="coroutines")
+    server = start_server(tmp_path / "models", f"--processes={processes}")
+    server.wait_ready()
+
+    def calls(model: str, *expected: tuple[str, int, int]) -> None:
+        """Wait for the counts of a model: the called one, successes, failures."""
+        with reading(server.http_url, f"interval_ms=250&model={model}") as live:
+            found = live.read_until(
+                lambda event: (
+                    event.name == "detail"
+                    and {(name, row["success"], row["failure"]) for name, row in event.data["calls"].items()}
+                    == set(expected)
+                )
+            ).data["calls"]
+            assert all(row["duration_ns"] > 0 for row in found.values())
+
+    for _ in range(4):  # each over a connection of its own, so both processes get some
+        run_code(server, _CALLS)
+        run_code(server, _ASYNC_CALLS, "coroutines")
+    calls("script", ("identity", 4, 4), ("missing", 0, 4), ("repeat", 4, 0))
+    calls("coroutines", ("identity", 12, 0))
 
 
 def test_same_events_over_http2(server: ServerProcess) -> None:

@@ -5,9 +5,10 @@ import { useSignal } from "@preact/signals";
 import { ApiError } from "../api";
 import { NotAllowed, Text } from "../parts/blocks";
 import { server } from "../state/store";
+import { ClassLabels } from "./class_labels";
 import { CodePanel } from "./code/code_panel";
 import { Form } from "./form/form";
-import { FormState } from "./form/form_state";
+import { formOf } from "./kept_forms";
 import { LoadPanel } from "./load_panel";
 import { Result } from "./result/result";
 import { RunState } from "./result/run_state";
@@ -52,18 +53,15 @@ export function Playground(props: { model: string; version?: string }) {
 }
 
 function Ready(props: { model: ModelDescription; version: string | undefined }) {
-    const form = useMemo(() => {
-        const made = new FormState(props.model);
-        made.fillExample(props.model.warmups[0]);
-        return made;
-    }, [props.model]);
+    const form = useMemo(() => formOf(props.model, props.version), [props.model, props.version]);
     const run = useMemo(() => new RunState(form, props.version), [form, props.version]);
+    const labels = useMemo(() => new ClassLabels(props.model.name), [props.model.name]);
     useEffect(() => () => run.cancel(), [run]);
     return (
         <div class="playground">
             <Form form={form} run={run} />
             <div class="pg-answer-side">
-                <Result run={run} />
+                <Result run={run} labels={labels} />
                 <CodePanel form={form} version={props.version} />
                 <LoadPanel form={form} version={props.version} />
             </div>

@@ -12,7 +12,9 @@ const { resized, fitted, toGray, withoutAlpha } = await load("playground/picture
 const { defaultSettings, restored } = await load("playground/picture/settings");
 const { pictureTensor } = await load("playground/picture/to_tensor");
 const { examplePixels } = await load("playground/picture/example_picture");
-const { viewsFor, classRows, barLengths, maskSize } = await load("playground/result/views");
+const { formOf, MAX_FORMS, MAX_HELD_BYTES } = await load("playground/kept_forms");
+const { ClassLabels, parseLabels, MAX_MODELS, MAX_STORED } = await load("playground/class_labels");
+const { viewsFor, classRows, barLengths, maskSize, named } = await load("playground/result/views");
 const { boxesOf, guessFormat, areNormalized } = await load("playground/result/boxes");
 
 const input = (shape, datatype = "FP32", name = "x") => ({ name, datatype, shape, isOptional: false, format: "FORMAT_NONE" });
@@ -164,4 +166,71 @@ test("boxes are drawn where the model means them", () => {
     const [quad] = boxesOf(polygon, [polygon, text], "xyxy", false, { width: 9, height: 9 });
     assert.deepEqual([quad.points[1], quad.caption, quad.score], [[30, 4], "hello", undefined]);
     assert.deepEqual(boxesOf({ ...boxes, values: new Float32Array(6).fill(NaN) }, [], "xyxy", false, { width: 1, height: 1 }), []);
+});
+
+test("what was entered stays for the models that were tried last", () => {
+    const tried = (name, more) => formOf(model([input([-1, 2])], { name, ...more }));
+    const first = tried("first");
+    first.inputs[0].texts.value = ["7", "8"];
+    assert.deepEqual(tried("first").inputs[0].texts.value, ["7", "8"]);
+    assert.notEqual(formOf(first.model, "2"), first, "another version has a form of its own");
+    assert.notEqual(tried("first", { inputs: [input([-1, 3])] }), first, "a model that has changed begins anew");
+    const again = tried("again");
+    for (let number = 1; number < MAX_FORMS; number++) tried(`other ${number}`);
+    assert.equal(tried("again"), again);
+    for (let number = 0; number < MAX_FORMS; number++) tried(`more ${number}`);
+    assert.notEqual(tried("again"), again);
+});
+
+test("large forms go first, the newest stays", () => {
+    const bytes = { byteLength: MAX_HELD_BYTES / 2 + 1 };
+    const fill = (name) => {
+        const form = formOf(model([input([1], "BYTES")], { name }));
+        form.inputs[0].file.value = { name: "f", bytes };
+        return form;
+    };
+    const one = fill("large one");
+    const two = fill("large two");
+    assert.equal(fill("large two"), two);
+    assert.notEqual(fill("large one"), one);
+});
+
+function storage() {
+    const kept = new Map();
+    Object.defineProperty(globalThis, "localStorage", {
+        configurable: true,
+        value: { getItem: (key) => kept.get(key) ?? null, setItem: (key, text) => void kept.set(key, text) },
+    });
+    return kept;
+}
+
+test("labels of a file are remembered for the last models, within bounds", async () => {
+    const kept = storage();
+    const file = (text) => new File([text], "names.txt");
+    for (let number = 0; number <= MAX_MODELS; number++) await new ClassLabels(`m${number}`).load(file("cat\r\n\r\n<b>dog</b>\r\n"));
+    assert.deepEqual(new ClassLabels("m8").names.value, ["cat", "", "<b>dog</b>"]);
+    assert.deepEqual(new ClassLabels("m0").names.value, [], "the oldest are forgotten");
+    new ClassLabels("m8").remove();
+    assert.deepEqual(new ClassLabels("m8").names.value, []);
+    for (const name of ["a", "b", "c"]) await new ClassLabels(name).load(file(`${"x".repeat(99)}\n`.repeat(10_000)));
+    const [key] = kept.keys();
+    assert.ok(kept.get(key).length < 1.1 * MAX_STORED);
+    assert.equal(new ClassLabels("c").names.value.length, 10_000);
+    for (const text of ["{", "null", "[1]", '[["c"]]', '[["c", 1]]']) {
+        kept.set(key, text);
+        assert.deepEqual(new ClassLabels("c").names.value, []);
+    }
+});
+
+test("a file that has no labels is refused, and those before stay", async () => {
+    storage();
+    const labels = new ClassLabels("m");
+    await labels.load(new File(["\uFEFFcat\ndog"], "names.txt"));
+    for (const [content, reason] of [["\n \n", /has no labels/], [new Uint8Array([0, 255]), /is no text in UTF-8/], ["x".repeat(2 << 20), /at most 1 MB/]]) {
+        await labels.load(new File([content], "<b>"));
+        assert.match(labels.problem.value, reason);
+        assert.deepEqual(labels.names.value, ["cat", "dog"]);
+    }
+    assert.match(refusal(() => parseLabels("a\n".repeat(100_001), "f")), /100,001 lines/);
+    assert.deepEqual(named([{ value: 1, index: 1, label: "" }, { value: 1, index: 0, label: "of the server" }, { value: 0, index: 9, label: "" }], ["cat", "dog"]).map((row) => row.label), ["dog", "of the server", ""]);
 });

@@ -204,9 +204,9 @@ def _instances(served: Served) -> Iterator[InstanceRow]:
 
 
 def _calls(statistics: ModelStatistics) -> dict[str, CallCounts]:
-    """Return the requests to other models, which the steps of an ensemble send."""
+    """Return the requests to other models, by the steps of an ensemble or the code of a model."""
     found: dict[str, CallCounts] = {}
-    for step in (each.snapshot() for each in statistics.steps):
+    for step in (each.snapshot() for each in (*statistics.steps, *statistics.called.counts)):
         name = name_of(step.model)
         known = found.get(name, CallCounts(0, 0, 0))
         found[name] = CallCounts(

@@ -143,6 +143,11 @@ export class FormState {
         return found;
     }
 
+    /** How much memory what is entered takes, nearly. */
+    heldBytes(): number {
+        return this.inputs.reduce((sum, input) => sum + input.heldBytes(), 2 * (this.rows.peek().length + this.parameters.peek().length));
+    }
+
     /** The picture over which boxes and masks are drawn. */
     pictureInput(): InputState | undefined {
         if (this.source.value === "rows") return undefined;

@@ -5,8 +5,9 @@ import type { PictureSource } from "../code/code_request";
 import { channelCount, pictureTensor, targetSize } from "../picture/to_tensor";
 import { type Pixels, placement } from "../picture/resize";
 import { type PictureSettings, defaultSettings, restored, settingsKey } from "../picture/settings";
-import { type Tensor, elementCount, makeNumbers, tensorOf } from "../tensor/datatypes";
+import { type Tensor, elementCount, makeNumbers, tensorBytes, tensorOf } from "../tensor/datatypes";
 import { InputProblem, shownElement, tensorFromJson, tensorFromTexts } from "../tensor/elements";
+import { remember, remembered } from "../remembered";
 import type { InputSpec, ModelDescription } from "../wire/model";
 import { type EditorKind, MAX_FIELDS, editorsFor } from "./editors";
 import { type Fill, exampleShape, generated } from "./examples";
@@ -54,7 +55,7 @@ export class InputState {
         this.kind = signal(this.kinds[0]!);
         this.isSent = signal(!spec.isOptional);
         this.shape = signal(exampleShape(spec, model.isBatched));
-        this.settings = signal(restored(defaultSettings(spec, model), stored(settingsKey(model.name, spec.name))));
+        this.settings = signal(restored(defaultSettings(spec, model), remembered(settingsKey(model.name, spec.name))));
         this.resizeTexts();
     }
 
@@ -72,7 +73,7 @@ export class InputState {
 
     setSettings(change: Partial<PictureSettings>): void {
         this.settings.value = { ...this.settings.value, ...change };
-        store(settingsKey(this.model.name, this.spec.name), JSON.stringify(this.settings.value));
+        remember(settingsKey(this.model.name, this.spec.name), JSON.stringify(this.settings.value));
     }
 
     setFill(fill: Fill): void {
@@ -118,6 +119,14 @@ export class InputState {
         return pictureTensor(this.spec, this.settings.value, this.picture.value.pixels);
     }
 
+    /** How much memory what is entered takes, nearly. */
+    heldBytes(): number {
+        const textLength = this.texts.peek().reduce((sum, text) => sum + text.length, this.json.peek().length);
+        const files = [this.picture.peek()?.pixels.data, this.sound.peek()?.samples, this.file.peek()?.bytes];
+        const madeBytes = this.made ? tensorBytes(this.made) : 0;
+        return files.reduce((sum, file) => sum + (file?.byteLength ?? 0), 2 * textLength + madeBytes);
+    }
+
     /** What the model sees of the picture; undefined without one. */
     seenPicture(): Pixels | undefined {
         return this.picture.value && this.prepared().shown;
@@ -143,21 +152,5 @@ export class InputState {
         const factor = datatype === "INT16" ? 32767 : 1;
         for (let index = 0; index < Math.min(length, sound.samples.length); index++) values[index] = sound.samples[index]! * factor;
         return tensorOf(name, datatype, [...shape.slice(0, -1).map(() => 1), length], values);
-    }
-}
-
-function stored(key: string): string | null {
-    try {
-        return localStorage.getItem(key);
-    } catch {
-        return null; // The browser stores nothing for this page.
-    }
-}
-
-function store(key: string, value: string): void {
-    try {
-        localStorage.setItem(key, value);
-    } catch {
-        // Then the settings last as long as the page.
     }
 }

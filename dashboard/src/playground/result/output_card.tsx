@@ -8,7 +8,9 @@ import { type Tensor, tensorBytes } from "../tensor/datatypes";
 import { shownShape } from "../form/input_card";
 import { binaryOf } from "../wire/infer_body";
 import { saveFile } from "../save_file";
+import type { ClassLabels } from "../class_labels";
 import { BoxesView, MaskView, PictureView } from "./drawings";
+import { LabelsField } from "./labels_field";
 import { ClassesView, DistributionView, LargestView, TableView, TextView } from "./values";
 import { VIEW_NAMES, type ViewKind, classRows, viewsFor } from "./views";
 
@@ -18,6 +20,8 @@ interface OutputProps {
     tensors: readonly Tensor[];
     isClassified: boolean;
     picture: Pixels | undefined;
+    /** Names of classes for outputs without labels. */
+    labels: ClassLabels;
     /** The views that were chosen, by output, so that the next response is shown like this one. */
     chosen: Map<string, ViewKind>;
 }
@@ -53,12 +57,25 @@ export function OutputCard(props: OutputProps) {
 }
 
 function View(props: OutputProps & { view: ViewKind }) {
-    const { tensor, view, picture } = props;
+    const { tensor, view, picture, labels } = props;
     switch (view) {
-        case "classes":
-            return <ClassesView rows={classRows(tensor) ?? []} />;
+        case "classes": {
+            const rows = classRows(tensor) ?? [];
+            const isBare = rows.some((each) => each.some((row) => !row.label));
+            return (
+                <>
+                    <ClassesView rows={rows} names={labels.names.value} />
+                    {isBare && <LabelsField labels={labels} output={tensor.name} />}
+                </>
+            );
+        }
         case "largest":
-            return <LargestView tensor={tensor} />;
+            return (
+                <>
+                    <LargestView tensor={tensor} names={labels.names.value} />
+                    <LabelsField labels={labels} output={tensor.name} />
+                </>
+            );
         case "boxes":
             return picture ? <BoxesView tensor={tensor} others={props.tensors} picture={picture} /> : null;
         case "mask":

@@ -5,6 +5,7 @@ import { Text } from "../../parts/blocks";
 import { Copy } from "../../parts/copy";
 import { bytes } from "../../format";
 import { splitTime, stepParts, shownMs, type TimePart } from "../wire/timing";
+import type { ClassLabels } from "../class_labels";
 import type { InferCall } from "../wire/infer_body";
 import type { Answer } from "../wire/infer_answer";
 import type { Pixels } from "../picture/resize";
@@ -13,7 +14,7 @@ import { OutputCard } from "./output_card";
 import { type Failure, MAX_KEPT, type RunState } from "./run_state";
 import type { ViewKind } from "./views";
 
-export function Result(props: { run: RunState }) {
+export function Result(props: { run: RunState; labels: ClassLabels }) {
     const chosen = useRef(new Map<string, ViewKind>()).current;
     const run = props.run.run.value;
     const section = useRef<HTMLElement>(null);
@@ -35,10 +36,10 @@ export function Result(props: { run: RunState }) {
                 <>
                     <Times totalMs={run.exchange.totalMs} timing={run.exchange.timing} />
                     <RequestLine id={run.exchange.requestId} answer={run.exchange.answer} size={run.exchange.bytes} />
-                    <Outputs answer={run.exchange.answer} call={run.call} picture={run.picture} chosen={chosen} />
+                    <Outputs answer={run.exchange.answer} call={run.call} picture={run.picture} chosen={chosen} labels={props.labels} />
                 </>
             )}
-            <Streamed run={props.run} />
+            <Streamed run={props.run} labels={props.labels} />
         </section>
     );
 }
@@ -118,13 +119,13 @@ function TimeBar(props: { parts: TimePart[] }) {
     );
 }
 
-function Outputs(props: { answer: Answer; call: InferCall; picture: Pixels | undefined; chosen: Map<string, ViewKind> }) {
+function Outputs(props: { answer: Answer; call: InferCall; picture: Pixels | undefined; chosen: Map<string, ViewKind>; labels: ClassLabels }) {
     const { tensors } = props.answer;
     return (
         <>
             {tensors.map((tensor) => (
                 <OutputCard
-                    key={tensor.name} tensor={tensor} tensors={tensors} picture={props.picture} chosen={props.chosen}
+                    key={tensor.name} tensor={tensor} tensors={tensors} picture={props.picture} chosen={props.chosen} labels={props.labels}
                     isClassified={props.call.outputs.some((output) => output.name === tensor.name && output.classCount)}
                 />
             ))}
@@ -133,7 +134,7 @@ function Outputs(props: { answer: Answer; call: InferCall; picture: Pixels | und
     );
 }
 
-function Streamed(props: { run: RunState }) {
+function Streamed(props: { run: RunState; labels: ClassLabels }) {
     const { run } = props;
     const answers = run.streamed.value;
     const chosen = useRef(new Map<string, ViewKind>()).current;
@@ -148,7 +149,7 @@ function Streamed(props: { run: RunState }) {
                     <li key={number}>
                         <p class="pg-line"><span>{number}</span><span>{shownMs(atMs)}</span><span><Text>{lineOf(answer) ?? ""}</Text></span></p>
                         {lineOf(answer) === undefined && answer.tensors.map((tensor) => (
-                            <OutputCard key={tensor.name} tensor={tensor} tensors={answer.tensors} picture={undefined} chosen={chosen} isClassified={false} />
+                            <OutputCard key={tensor.name} tensor={tensor} tensors={answer.tensors} picture={undefined} chosen={chosen} labels={props.labels} isClassified={false} />
                         ))}
                     </li>
                 ))}

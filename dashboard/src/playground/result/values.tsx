@@ -6,7 +6,7 @@ import { Text } from "../../parts/blocks";
 import type { Numbers, Tensor } from "../tensor/datatypes";
 import { shownBytes, shownElement, shownNumber } from "../tensor/elements";
 import { type Summary, largest, summarize } from "../tensor/statistics";
-import { type ClassRow, areShares, barLengths, prettyText } from "./views";
+import { type ClassRow, areShares, barLengths, named, prettyText } from "./views";
 
 const MAX_ROWS = 50;
 const MAX_COLUMNS = 24;
@@ -31,13 +31,13 @@ export function Bars(props: { rows: ClassRow[] }) {
     );
 }
 
-export function ClassesView(props: { rows: ClassRow[][] }) {
+export function ClassesView(props: { rows: ClassRow[][]; names: readonly string[] }) {
     return (
         <>
             {props.rows.slice(0, MAX_ROWS).map((rows, index) => (
                 <div key={index}>
                     {props.rows.length > 1 && <h4>Row {index}</h4>}
-                    <Bars rows={rows} />
+                    <Bars rows={named(rows, props.names)} />
                 </div>
             ))}
             <More count={props.rows.length - MAX_ROWS} what="rows" />
@@ -45,9 +45,9 @@ export function ClassesView(props: { rows: ClassRow[][] }) {
     );
 }
 
-export function LargestView(props: { tensor: Tensor }) {
+export function LargestView(props: { tensor: Tensor; names: readonly string[] }) {
     const values = props.tensor.values as Numbers;
-    return <Bars rows={largest(values, 10).map(({ index, value }) => ({ index, value, label: "" }))} />;
+    return <Bars rows={named(largest(values, 10).map(({ index, value }) => ({ index, value, label: "" })), props.names)} />;
 }
 
 export function TextView(props: { tensor: Tensor & { datatype: "BYTES" } }) {

@@ -85,6 +85,11 @@ export function classRows(tensor: Tensor): ClassRow[][] | undefined {
     return rows;
 }
 
+/** The rows with names for the classes that have none. */
+export function named(rows: ClassRow[], names: readonly string[]): ClassRow[] {
+    return rows.map((row) => (row.label ? row : { ...row, label: names[row.index] ?? "" }));
+}
+
 /** Whether scores are shares of one: then a bar is as long as its share. */
 export function areShares(values: readonly number[]): boolean {
     return values.every((value) => value >= 0 && value <= 1.0001);

@@ -11,9 +11,9 @@ export function Instances() {
         <Panel title="Instances" wide note={`${busy} of ${instances.length} busy.`}>
             <ul class="instances">
                 {instances.map((each) => (
-                    <li key={each.name} class={each.busy ? "busy" : ""}>
+                    <li key={`${each.process ?? ""} ${each.name}`} class={each.busy ? "busy" : ""}>
                         <b><Text>{each.name}</Text></b>
-                        <span>{each.kind.replace("KIND_", "")}{each.device === undefined ? "" : ` ${each.device}`}</span>
+                        <span>{each.kind.replace("KIND_", "")}{each.device === undefined ? "" : ` ${each.device}`}{each.process === undefined ? "" : `, process ${each.process}`}</span>
                         <span class="state">{each.busy ? "busy" : "free"}</span>
                     </li>
                 ))}

@@ -15,6 +15,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.telemetry.statistics.part_statistics import CalledModels
 from naiad.worker.api.failure import not_ready
 from naiad.worker.bls_calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
@@ -32,12 +33,14 @@ _MOST_AHEAD = 16384
 
 
 class _OpenCall(ModelCall):
-    __slots__ = ("ahead_count", "is_answered", "is_stream", "number", "timer")
+    __slots__ = ("ahead_count", "has_failed", "is_answered", "is_stream", "number", "timer")
 
     number: int
     is_stream: bool
     is_answered: bool
     """Whether the worker got its final response; later responses of the called model are dropped."""
+    has_failed: bool
+    """Whether a response of it was an error; of a stream, the last one says nothing about those before."""
     ahead_count: int
     """Responses that the worker has not taken."""
     timer: TimerHandle | None
@@ -56,8 +59,9 @@ class BlsChannel:
         model: str,
         instance: object,
         metrics: MetricHolder | None,
+        called: CalledModels,
     ) -> None:
-        """`metrics`: owner of the worker's metrics; None without metrics."""
+        """`metrics`: owner of the worker's metrics; None without metrics. `called` counts the calls."""
         self._channel = channel
         self._port = port
         self._process = process
@@ -66,6 +70,7 @@ class BlsChannel:
         self._model = model
         self._instance = instance
         self._metrics = metrics
+        self._called = called
         self._loop = port.loop
         self._decoder = CallDecoder()
         self._encoder = CallResponseEncoder()
@@ -98,6 +103,7 @@ class BlsChannel:
         if self._trim_timer is not None:
             self._trim_timer.cancel()
         for call in list(self._open.values()):
+            call.has_failed = True
             self._settle(call)
             self._port.cancel(call)
         self._channel.close()
@@ -156,6 +162,7 @@ class BlsChannel:
         call.is_listening = False
         call.is_stream = flags & DECOUPLED != 0
         call.is_answered = False
+        call.has_failed = False
         call.ahead_count = 0
         call.timer = None
         self._open[number] = call
@@ -259,6 +266,8 @@ class BlsChannel:
         self._answer(call, response, is_final=is_final)
 
     def _answer(self, call: _OpenCall, response: InferResponse, *, is_final: bool) -> None:
+        if response.error is not None:
+            call.has_failed = True
         if is_final:
             self._settle(call)
         self._send(call.number, response, FINAL if is_final else 0)
@@ -271,7 +280,9 @@ class BlsChannel:
                 self._abort(call, unavailable(f"model '{name}' sends responses faster than its caller takes them"))
 
     def _settle(self, call: _OpenCall) -> None:
-        """Note that the worker needs no further response."""
+        """Note that the worker needs no further response, and count the call."""
+        if not call.is_answered:
+            self._called.record(call.header.model_name, _now_ns() - call.arrival_ns, has_failed=call.has_failed)
         call.is_answered = True
         call.is_paused = False
         if call.timer is not None:

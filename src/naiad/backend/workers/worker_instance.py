@@ -63,7 +63,14 @@ class WorkerInstance(RemoteInstance):
 
         def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> Callable[[], None]:
             self._calls = BlsChannel(
-                channel, port, process, self._life, model=context.name, instance=self, metrics=metrics.holder
+                channel,
+                port,
+                process,
+                self._life,
+                model=context.name,
+                instance=self,
+                metrics=metrics.holder,
+                called=context.called,
             )
             port.loop.call_soon_threadsafe(self._calls.attach)
             return self._calls.close

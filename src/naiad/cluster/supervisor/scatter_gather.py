@@ -33,7 +33,7 @@ from naiad.cluster.supervisor.restarts import Supervision
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
-from naiad.telemetry.live.live_answer import LiveAnswer, merge_answers, sum_rows
+from naiad.telemetry.live.live_answer import LiveAnswer, merge_answers, sum_rows, with_process
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.exposition import Exposition, format_rows
 from naiad.telemetry.statistics.version_statistics import BatchStatistics, Duration, VersionStatistics
@@ -248,11 +248,11 @@ class ScatterGather:
                 counters.note_metrics(member.slot, metrics)
 
     async def _note_live(self, member: MemberProcess, answer: object) -> LiveAnswer:
-        """Note the counters in an answer for live streams, and return it unpacked."""
+        """Note the counters in an answer for live streams, and return it unpacked, with the number of its process."""
         found: LiveAnswer = await asyncio.to_thread(finish, unpack_live(answer))  # type: ignore[arg-type]  # as asked
         if member.is_alive:
             self.live_totals.note(member.slot, found.rows)
-        return found
+        return with_process(found, member.slot + 1)
 
     def _own_metrics(self) -> bytes:
         text = "Server processes that were started again after one died"

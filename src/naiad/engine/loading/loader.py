@@ -424,6 +424,7 @@ class ModelLoader:
                 namespace=context.namespace,
                 # Triton: its Python backend counts an error response of the model as a success.
                 answered_is_success=backend.name == "python",
+                called=context.called,
             ),
             loop=self._loop,
             labels=labels,

@@ -1,7 +1,7 @@
 """What one process, or all processes of a server together, answer to the live stream: values only."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from naiad.telemetry.statistics.live_counts import LiveCounts, add_counts
@@ -98,6 +98,8 @@ class InstanceRow(NamedTuple):
     kind: str
     device: int | None
     busy: bool
+    process: int | None = None
+    """The number of the server process, from 1; None if the server has only one."""
 
 
 class CallCounts(NamedTuple):
@@ -169,6 +171,15 @@ def merge_answers(answers: Sequence[LiveAnswer], rows: Mapping[VersionKey, LiveC
         failures=[part for answer in answers for part in answer.failures],
         log=[part for answer in answers for part in answer.log],
     )
+
+
+def with_process(answer: LiveAnswer, number: int) -> LiveAnswer:
+    """Return the answer of one of several processes, with its number: their instances have equal names."""
+    details = {
+        key: replace(detail, instances=[row._replace(process=number) for row in detail.instances])
+        for key, detail in answer.details.items()
+    }
+    return replace(answer, details=details)
 
 
 def sum_rows(groups: Iterable[Mapping[VersionKey, LiveCounts]]) -> dict[VersionKey, LiveCounts]:

@@ -12,7 +12,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.statistics.live_counts import LiveCounts
-from naiad.telemetry.statistics.part_statistics import ResponseStatistics
+from naiad.telemetry.statistics.part_statistics import CalledModels, ResponseStatistics
 from naiad.telemetry.statistics.version_statistics import (
     LATENCY_BOUNDS_NS,
     BatchStatistics,
@@ -92,8 +92,18 @@ class ModelStatistics:
     of n requests that end together are n times the end minus the sum of their arrivals.
     """
 
-    def __init__(self, model: str, version: str, *, namespace: str = "", answered_is_success: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        *,
+        namespace: str = "",
+        answered_is_success: bool = False,
+        called: CalledModels | None = None,
+    ) -> None:
         """`namespace` distinguishes models of equal names. `answered_is_success` is for Python models.
+
+        `called` counts its calls of other models.
 
         Triton: its Python backend counts a request with an error response of the model as a success, and a batch
         whose `execute` raised as an execution; other backends count neither.
@@ -104,6 +114,8 @@ class ModelStatistics:
         self.responses = ResponseStatistics()
         self.steps: Sequence[StepCounts] = ()
         """Ensembles: one per step."""
+        self.called = CalledModels() if called is None else called
+        """The calls of other models by its code."""
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()
         self._last_inference_ms = 0

@@ -1,14 +1,17 @@
-"""Statistics of parts of requests: responses of decoupled models by their position, and steps of ensembles."""
+"""Statistics of parts of requests: responses of decoupled models by position, steps of ensembles, calls of models."""
 
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from naiad.telemetry.statistics.version_statistics import Duration, PositionStatistics, StepStatistics
 
 MAX_POSITIONS = 1024
 """The last position also counts all following responses: a request may have any number of them."""
+MAX_CALLED_MODELS = 256
+"""Limit of the models that the calls of one version are counted for; a model may call any name."""
+MAX_NAME_CHARACTERS = 512
 
 
 # The outcome of a response: the index of its count in a row. Plain integers, since enums take longer to add to.
@@ -89,7 +92,7 @@ class ResponseStatistics:
 
 
 class StepCounts:
-    """Counts the results of one step's requests. Recorded on the event loop, read on any thread."""
+    """Counts the requests of one step, or the calls of one model. Recorded on the event loop, read on any thread."""
 
     __slots__ = (
         "_compute_ns",
@@ -133,3 +136,30 @@ class StepCounts:
             Duration(self._executed_count, self._queue_ns),
             Duration(self._executed_count, self._compute_ns),
         )
+
+
+class CalledModels:
+    """Counts the calls of one version to other models, by their names. Recorded on the event loop."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, StepCounts] = {}
+
+    def record(self, model: str, duration_ns: int, *, has_failed: bool) -> None:
+        """Count a call that has ended; further models than `MAX_CALLED_MODELS` are left out."""
+        # hot: once a call
+        counts = self._counts.get(model)
+        if counts is None:
+            if len(self._counts) >= MAX_CALLED_MODELS or len(model) > MAX_NAME_CHARACTERS:
+                return
+            counts = self._counts[model] = StepCounts(model)
+        if has_failed:
+            counts.record_failure(duration_ns)
+        else:
+            counts.record_success(duration_ns)
+
+    @property
+    def counts(self) -> Collection[StepCounts]:
+        """The counts of each called model."""
+        return tuple(self._counts.values())

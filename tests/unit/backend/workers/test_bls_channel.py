@@ -18,6 +18,8 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.telemetry.statistics.part_statistics import CalledModels
+from naiad.telemetry.statistics.version_statistics import Duration
 from naiad.worker import bls_calls as calls_module
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.failure import TritonModelException
@@ -134,8 +136,16 @@ class Pair:
         read_fd, write_fd, blocks = self.side.passed
         self.channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks), limit_bytes=0)
         life = SimpleNamespace(conversation=self.server)
+        self.called = CalledModels()
         self.line = BlsChannel(
-            self.channel, self.port, self.server, life, model="caller", instance=object(), metrics=None
+            self.channel,
+            self.port,
+            self.server,
+            life,
+            model="caller",
+            instance=object(),
+            metrics=None,
+            called=self.called,
         )
         self.line.attach()
 
@@ -151,6 +161,11 @@ class Pair:
     def pump(self) -> None:
         (reader,) = self.port.loop.readers.values()
         reader()
+
+    def counted(self) -> dict[str, tuple[int, int]]:
+        """The calls that succeeded and failed, by model."""
+        found = [each.snapshot() for each in self.called.counts]
+        return {each.model: (each.success.count, each.fail.count) for each in found}
 
     def answer(self, call: ModelCall, response: InferResponse | None = None, *, final: bool = True) -> None:
         call.on_response(call, response or InferResponse(ONE, [b"\0\0\x80\x3f"], final=final))
@@ -186,6 +201,37 @@ def test_a_call_and_its_answer(pair):
     assert response.output_tensors()[0].as_numpy().tolist() == [1]
     assert pair.port.closed == [call]
     assert call.data == ()
+
+
+def test_each_call_is_counted_once_when_it_ends(pair, monkeypatch):
+    monkeypatch.setattr(bls_channel, "_now_ns", iter([1000, 2000, 2500, 4000]).__next__)
+    first, second = pair.ask(model_name="a"), pair.ask(model_name="b")
+    assert pair.counted() == {}
+    for call in pair.port.calls:
+        pair.answer(call)
+    (a, b) = [each.snapshot() for each in pair.called.counts]
+    assert (a.model, a.success, b.model, b.success) == ("a", Duration(1, 1500), "b", Duration(1, 2000))
+    assert [len(list(each)) for each in (first, second)] == [1, 1]
+
+
+def test_failed_calls_are_counted_as_failures(pair):
+    failure = InferResponse(ONE, error=unavailable("busy"), final=False)
+    streamed, late, refused = pair.ask(), pair.ask(execution_timeout=2000), None
+    one, other = pair.port.calls
+    pair.answer(one, failure)  # of a stream, which goes on
+    assert pair.counted() == {}
+    pair.answer(one, InferResponse(ONE, empty_final=True))
+    pair.port.loop.fire()
+    assert pair.counted() == {"m": (0, 2)}
+    pair.answer(other)  # too late: it is counted already
+    pair.port.refusal = unavailable("the queue is full")
+    refused = pair.ask(model_name="full")
+    assert pair.counted() == {"m": (0, 2), "full": (0, 1)}
+    pair.port.refusal = None
+    lost = pair.ask()
+    pair.line.close()
+    assert pair.counted() == {"m": (0, 3), "full": (0, 1)}
+    del streamed, late, refused, lost
 
 
 def test_shared_memory_of_tensors_is_counted_and_released(pair):

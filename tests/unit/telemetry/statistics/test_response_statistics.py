@@ -1,8 +1,8 @@
-"""Counts of the single responses of decoupled models."""
+"""Counts of the single responses of decoupled models, and of the calls of models."""
 
 from naiad.telemetry.statistics import part_statistics as response_statistics
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
-from naiad.telemetry.statistics.part_statistics import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
+from naiad.telemetry.statistics.part_statistics import CANCEL, EMPTY, FAIL, SUCCESS, CalledModels, ResponseStatistics
 from naiad.telemetry.statistics.version_statistics import Duration, PositionStatistics
 
 NEVER = Duration()
@@ -36,3 +36,16 @@ def test_they_are_part_of_a_models_statistics():
     statistics.responses.record(0, EMPTY, 1, 2, 2)
     (row,) = statistics.snapshot().response_stats
     assert row.empty_response == Duration(1, 1)
+
+
+def test_called_models_are_counted_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(response_statistics, "MAX_CALLED_MODELS", 2)
+    called = CalledModels()
+    called.record("x" * 1000, 1, has_failed=False)
+    for model, has_failed in (("a", False), ("b", True), ("c", False), ("a", True), ("a", False)):
+        called.record(model, 10, has_failed=has_failed)
+    rows = [each.snapshot() for each in called.counts]
+    assert [(row.model, row.success, row.fail) for row in rows] == [
+        ("a", Duration(2, 20), Duration(1, 10)),
+        ("b", Duration(), Duration(1, 10)),
+    ]
