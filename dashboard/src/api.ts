@@ -4,8 +4,8 @@ import { signal } from "@preact/signals";
 
 const KEY = "naiad-api-key";
 
-/** Where `v2/` is: the directory of the page, so that a proxy may add a prefix to the path. */
-export const root = new URL(location.pathname.replace(/(dashboard\/)?[^/]*$/, ""), location.href);
+/** Where `v2/` is: the directory of the page, so that a proxy may add any prefix to the path, also `/dashboard/`. */
+export const root = new URL(location.pathname.replace(/[^/]*$/, ""), location.href);
 
 /** The API key of this tab. It is kept until the tab closes. */
 export const apiKey = signal(readKey());
@@ -18,8 +18,9 @@ function readKey(): string {
     }
 }
 
+/** Characters that no header has, such as those without a width in copied text, are left out. */
 export function setApiKey(key: string): void {
-    apiKey.value = key.trim();
+    apiKey.value = key.replace(/[^\x21-\x7e]/g, "");
     try {
         sessionStorage.setItem(KEY, apiKey.value);
     } catch {

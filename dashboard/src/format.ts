@@ -67,9 +67,9 @@ export function age(ms: number): string {
     return `${Math.round(seconds / 86_400)} d`;
 }
 
-/** Control and direction characters, which could change the text around them, become visible. */
+/** Control and direction characters, ends of lines and what has no width, which could change the text around them, become visible. */
 export function visible(text: string): string {
-    return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g, (found) =>
+    return text.replace(/[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (found) =>
         found === "\n" || found === "\t" ? found : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`,
     );
 }

@@ -131,6 +131,22 @@ test("without explicit control there are no loads, and the flag is named", async
     assert.equal(await page.getByRole("button", { name: /load/i }).count(), 0);
 });
 
+test("a page that was opened in the background shows the model all the same", async (t) => {
+    const answers = { "v2/models/digits": { inputs: [], outputs: [] }, "v2/models/digits/config": { name: "digits", max_batch_size: 8 } };
+    const { page } = await scene(t, { models: [row("digits")], answers });
+    await page.addInitScript(() => Object.defineProperty(document, "hidden", { get: () => true }));
+    await page.reload();
+    await page.getByRole("link", { name: "digits" }).click();
+    await page.getByRole("link", { name: "Configuration" }).click();
+    await page.getByText("max_batch_size").waitFor();
+});
+
+test("names stand as text that changes nothing around them, also in titles and choices", async (t) => {
+    const { page } = await scene(t, { models: [row("\u202egpj")] }, `#/rollout/${encodeURIComponent("\u202egpj")}`);
+    await page.getByRole("heading", { name: "\\u202egpj" }).waitFor();
+    assert.ok(!(await page.locator("#page").innerText()).includes("\u202e"));
+});
+
 test("behind a path prefix every request stays behind it", async (t) => {
     const answers = { "v2/models/digits": { inputs: [{ name: "IN", datatype: "FP32", shape: [-1, 4] }], outputs: [] }, "v2/models/digits/config": { name: "digits", max_batch_size: 8 } };
     const { server, page } = await scene(t, { models: [row("digits")], prefix: "/team/naiad/", answers });

@@ -14,6 +14,7 @@ const { EventParser } = await load("state/event_stream");
 const { layOut } = await load("views/pipeline_layout");
 const { parseRoute, modelHref } = await load("routes");
 const format = await load("format");
+const { take, summaryOf, totalRates } = await load("state/store");
 
 function totals(success, more = {}) {
     const zero = { failure: 0, executions: 0, inferences: 0, request_ns: 0, queue_ns: 0, compute_input_ns: 0, compute_ns: 0, compute_output_ns: 0, cache_hits: 0, cache_misses: 0, pending: 0, executing: 0 };
@@ -69,6 +70,41 @@ test("events are found however the bytes are cut", () => {
     }
 });
 
+test("a long line in many pieces is put together once", () => {
+    const seen = [];
+    const parser = new EventParser((name, data) => seen.push(data.length));
+    parser.push("data: ");
+    for (let i = 0; i < 10_000; i++) parser.push("x".repeat(1024));
+    parser.push("\r");
+    parser.push("\n\n");
+    assert.deepEqual(seen, [10_000 * 1024]);
+});
+
+function sample(time_ms, versions) {
+    take("sample", JSON.stringify({ time_ms, process: { cpu_s: 1, resident_bytes: 1, in_flight: 0 }, versions }));
+}
+
+test("a clock that was set back stops nothing", () => {
+    sample(3_600_000, { "back/1": totals(100), "still/1": totals(5) });
+    sample(3_601_000, { "back/1": totals(110) });
+    sample(5000, { "back/1": totals(120) });
+    assert.equal(summaryOf("back").value.total, 120);
+    assert.equal(summaryOf("back").value.isRecent, false);
+    sample(6000, { "back/1": totals(140) });
+    assert.equal(totalRates.value.at(-1), 20);
+    assert.equal(summaryOf("back").value.isRecent, true);
+});
+
+test("models that the list has no room for have rates, and no leap", () => {
+    const list = (names) => take("models", JSON.stringify({ models: names.map((name) => ({ name, backend: "", versions: [] })), left_out: 1 }));
+    list(["listed", "gone"]);
+    sample(10_000, { "listed/1": totals(1), "gone/1": totals(1), "left/1": totals(1_000_000) });
+    list(["listed"]);
+    sample(11_000, { "left/1": totals(1_000_010) });
+    assert.equal(totalRates.value.at(-1), 10);
+    assert.equal(summaryOf("gone").value.total, 0);
+});
+
 test("layers follow the edges, and a cycle ends", () => {
     const { nodes, layers } = layOut(["a", "b", "c", "d"], [["a", "b"], ["b", "c"], ["a", "c"], ["c", "a"], ["c", "d"]]);
     assert.deepEqual([..."abcd"].map((id) => nodes.get(id).layer), [0, 1, 2, 3]);
@@ -89,4 +125,5 @@ test("numbers have units", () => {
     assert.equal(format.duration(null), "–");
     assert.equal(format.bytes(1536).replace("\u202f", " "), "1.5 KiB");
     assert.equal(format.visible("a\u202eb\u0007\n"), "a\\u202eb\\u0007\n");
+    assert.equal(format.visible("a\u061cb\u2028c\u2060"), "a\\u061cb\\u2028c\\u2060");
 });

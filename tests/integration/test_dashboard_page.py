@@ -51,6 +51,10 @@ def test_state_of_page() -> None:
     run_tests("state.test.mjs")
 
 
+def test_connection_of_page() -> None:
+    run_tests("connection.test.mjs")
+
+
 @needs_browser
 def test_page_with_bad_input() -> None:
     run_tests("bad_input.test.mjs")

@@ -1,6 +1,7 @@
 /** Small pieces that views are made of: figures, panels, states, empty places. */
 
 import type { ComponentChildren } from "preact";
+import { useId } from "preact/hooks";
 import type { ModelRow } from "../live";
 import { visible } from "../format";
 
@@ -18,11 +19,11 @@ export function Figure(props: { label: string; value: string; unit?: string; not
 }
 
 export function Panel(props: { title: string; note?: ComponentChildren; aside?: ComponentChildren; wide?: boolean; children: ComponentChildren }) {
-    const id = `panel-${props.title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}`;
+    const id = useId(); // Not made of the title: names of models differ in characters that ids do not have.
     return (
         <section class={props.wide ? "panel wide" : "panel"} aria-labelledby={id}>
             <header>
-                <h2 id={id}>{props.title}</h2>
+                <h2 id={id}><Text>{props.title}</Text></h2>
                 {props.aside}
             </header>
             {props.note && <p class="panel-note">{props.note}</p>}
@@ -73,7 +74,7 @@ export function NotAllowed(props: { what: string; reason: string | undefined; ch
     return (
         <div class="not-allowed">
             <p>
-                <strong>{props.what}</strong> {props.reason ?? "The server does not allow it for this client."}
+                <strong>{props.what}</strong> <Text>{props.reason ?? "The server does not allow it for this client."}</Text>
             </p>
             {props.children}
         </div>

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { visible } from "../format";
 
 interface Question {
     title: string;
@@ -17,6 +18,14 @@ const question = signal<Question | null>(null);
 const progress = signal<"asking" | "running" | { error: string }>("asking");
 /** What the last change did, for all to see and for screen readers. */
 export const notice = signal<string>("");
+
+let endOfNotice = 0;
+
+function tell(text: string): void {
+    notice.value = text;
+    clearTimeout(endOfNotice);
+    endOfNotice = setTimeout(() => (notice.value = ""), 6000);
+}
 
 /** Ask before `run`, whose result is a sentence about what was done. */
 export function ask(asked: Question): void {
@@ -36,11 +45,13 @@ export function Dialog() {
         if (!asked) return;
         progress.value = "running";
         try {
-            notice.value = await asked.run();
-            question.value = null;
-            setTimeout(() => (notice.value = ""), 6000);
+            tell(await asked.run());
+            if (question.peek() === asked) question.value = null;
         } catch (error) {
-            progress.value = { error: error instanceof Error ? error.message : String(error) };
+            const text = error instanceof Error ? error.message : String(error);
+            // The dialog may have been closed meanwhile, and another question be open.
+            if (question.peek() === asked) progress.value = { error: text };
+            else tell(text);
         }
     };
     return (
@@ -49,7 +60,7 @@ export function Dialog() {
                 <form method="dialog" onSubmit={(event) => (event.preventDefault(), void run())}>
                     <h2 id="dialog-title">{asked.title}</h2>
                     <div class="dialog-text">{asked.text}</div>
-                    {typeof state === "object" && <p class="problem" role="alert">{state.error}</p>}
+                    {typeof state === "object" && <p class="problem" role="alert">{visible(state.error)}</p>}
                     <div class="buttons">
                         <button type="button" class="quiet" onClick={() => (question.value = null)}>Cancel</button>
                         <button type="submit" class={asked.isDangerous ? "danger" : "primary"} disabled={state === "running"}>
@@ -63,5 +74,5 @@ export function Dialog() {
 }
 
 export function Notice() {
-    return <div class="notice" role="status" aria-live="polite">{notice.value && <p>{notice.value}</p>}</div>;
+    return <div class="notice" role="status" aria-live="polite">{notice.value && <p>{visible(notice.value)}</p>}</div>;
 }

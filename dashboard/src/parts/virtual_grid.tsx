@@ -32,9 +32,11 @@ export function VirtualGrid<T>(props: {
         const observer = new ResizeObserver(measure);
         if (element.current) observer.observe(element.current);
         addEventListener("scroll", measure, { passive: true });
+        addEventListener("resize", measure); // The height of the window changes no width.
         return () => {
             observer.disconnect();
             removeEventListener("scroll", measure);
+            removeEventListener("resize", measure);
         };
     }, [props.items.length, rowHeight, props.minWidth]);
     const rows = Math.ceil(props.items.length / range.columns);

@@ -50,43 +50,45 @@ async function follow(path: string, signal: AbortSignal): Promise<void> {
     let wait_ms = FIRST_WAIT_MS;
     while (!signal.aborted) {
         let reason = ""; // What the server says before it goes.
+        let isRefused = false;
         try {
             await readOnce(path, signal, () => (wait_ms = FIRST_WAIT_MS), (text) => (reason = text));
         } catch (error) {
             if (signal.aborted) return;
             if (error instanceof ApiError && error.status < 500) {
+                isRefused = true;
                 connection.value = { phase: "refused", status: error.status, message: error.message };
             } else {
                 reason ||= error instanceof ApiError ? error.message : "It does not answer.";
             }
         }
         if (signal.aborted) return;
-        if (connection.value.phase !== "refused") lost(reason || "The connection has ended.");
+        if (!isRefused) lost(reason || "The connection has ended.");
         await sleep(wait_ms, signal);
         wait_ms = Math.min(MAX_WAIT_MS, wait_ms * 1.6);
     }
 }
 
-async function readOnce(path: string, signal: AbortSignal, onOpen: () => void, onReason: (text: string) => void): Promise<void> {
+/** Read the stream until it ends. `onSample` is called for each sample: only then the connection is one that works. */
+async function readOnce(path: string, signal: AbortSignal, onSample: () => void, onReason: (text: string) => void): Promise<void> {
     const silence = new AbortController();
     let timer = setTimeout(() => silence.abort(), SILENCE_MS);
     try {
         await readEvents(
             path,
             AbortSignal.any([signal, silence.signal]),
-            () => {
-                onOpen();
-                connection.value = { phase: "open" };
-            },
+            () => (connection.value = { phase: "open" }),
             (name, data) => {
                 clearTimeout(timer);
                 timer = setTimeout(() => silence.abort(), SILENCE_MS);
                 if (name === "gone") onReason((JSON.parse(data) as { reason: string }).reason);
                 else take(name, data);
+                if (name === "sample") onSample();
             },
         );
     } finally {
         clearTimeout(timer);
+        silence.abort(); // After an event that cannot be read, the connection is still open.
     }
 }
 
@@ -98,7 +100,12 @@ function lost(reason: string): void {
 
 function sleep(duration_ms: number, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
-        const timer = setTimeout(resolve, duration_ms);
-        signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+        const end = () => {
+            clearTimeout(timer);
+            signal.removeEventListener("abort", end);
+            resolve();
+        };
+        const timer = setTimeout(end, duration_ms);
+        signal.addEventListener("abort", end);
     });
 }

@@ -23,15 +23,18 @@ export async function readEvents(
 
 /** Splits text into events, as the HTML standard says; `id` and `retry` have no meaning here. */
 export class EventParser {
-    private rest = "";
+    /** The pieces of a line that has not ended: a long one is put together once, not with each piece. */
+    private rest: string[] = [];
     private name = "";
     private data: string[] = [];
 
     constructor(private readonly onEvent: (name: string, data: string) => void) {}
 
     push(text: string): void {
-        const lines = (this.rest + text).split(/\r\n|\n|\r(?=[^])/);
-        this.rest = lines.pop() ?? "";
+        this.rest.push(text);
+        if (this.rest.length > 1 && !/[\r\n]/.test(text) && !this.rest.at(-2)?.endsWith("\r")) return;
+        const lines = this.rest.join("").split(/\r\n|\n|\r(?=[^])/);
+        this.rest = [lines.pop() ?? ""];
         for (const line of lines) this.line(line);
     }
 

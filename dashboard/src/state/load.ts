@@ -20,7 +20,8 @@ export function useLoaded<T>(path: string, every_ms = 0, again: unknown = 0): Re
         let timer = 0;
         const load = async () => {
             try {
-                if (!document.hidden) state.value = { value: await get<T>(path, stop.signal), error: null };
+                // A page that was opened in the background loads once: it may have no second time.
+                if (!document.hidden || state.peek().value === null) state.value = { value: await get<T>(path, stop.signal), error: null };
             } catch (error) {
                 if (stop.signal.aborted) return;
                 state.value = { value: state.peek().value, error: error instanceof Error ? error.message : String(error) };

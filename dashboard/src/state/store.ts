@@ -76,11 +76,13 @@ function onServer(event: ServerEvent): void {
 }
 
 function onModels(event: ModelsEvent): void {
+    const before = new Set(models.value?.map((row) => row.name));
     models.value = event.models.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
     modelsLeftOut.value = event.left_out;
     const names = new Set(event.models.map((row) => row.name));
     for (const name of [...histories.keys()]) {
-        if (names.has(name)) continue;
+        // Of models that the list has no room for, only the figures are known.
+        if (names.has(name) || (event.left_out > 0 && !before.has(name))) continue;
         histories.delete(name);
         active.delete(name);
         summaryOf(name).value = EMPTY;
@@ -99,10 +101,20 @@ function forget(): void {
     for (const each of summaries.values()) each.value = EMPTY;
 }
 
+/** The server's clock was set back: what was counted until then has no place in time. */
+function restartClock(): void {
+    for (const versions of histories.values()) for (const history of versions.values()) history.restart();
+    for (const model of active) summaryOf(model).value = summarize([...historiesOf(model).values()], []);
+    active.clear();
+    sampleTimes = [];
+    totalRates.value = [];
+    sample.value = null;
+}
+
 function onSample(event: SampleEvent): void {
+    if (sample.value && event.time_ms <= sample.value.time_ms) restartClock();
     const previous = sample.value;
     const before_ms = previous?.time_ms ?? 0;
-    if (previous && event.time_ms <= before_ms) return;
     let versionCount = 0;
     for (const versions of histories.values()) versionCount += versions.size;
     const capacity = versionCount > MANY_VERSIONS ? 90 : 300;

@@ -48,6 +48,13 @@ export class VersionHistory {
         }
     }
 
+    /** Forget what happened, but not the totals. */
+    restart(): void {
+        this.points = [];
+        this.window = [];
+        this.windowStart = 0;
+    }
+
     /** Remove from the window what is older than a minute. */
     expire(time_ms: number): void {
         for (; this.windowStart < this.points.length; this.windowStart++) {

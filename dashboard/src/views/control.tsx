@@ -3,6 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { ModelRow } from "../live";
 import { post } from "../api";
+import { visible } from "../format";
 import { Empty, healthOf, HealthMark, NotAllowed, Panel, Text } from "../parts/blocks";
 import { Command } from "../parts/copy";
 import { ask } from "../parts/dialog";
@@ -60,8 +61,8 @@ function Row(props: { row: ModelRow; canChange: boolean }) {
             </div>
             {props.canChange && health !== "busy" && (
                 <div class="buttons">
-                    <button type="button" aria-label={`${isLoaded ? "Reload" : "Load"} ${row.name}`} onClick={() => askLoad(row.name, isLoaded)}>{isLoaded ? "Reload" : "Load"}</button>
-                    {isLoaded && <button type="button" class="quiet" aria-label={`Unload ${row.name}`} onClick={() => askUnload(row.name)}>Unload</button>}
+                    <button type="button" aria-label={`${isLoaded ? "Reload" : "Load"} ${visible(row.name)}`} onClick={() => askLoad(row.name, isLoaded)}>{isLoaded ? "Reload" : "Load"}</button>
+                    {isLoaded && <button type="button" class="quiet" aria-label={`Unload ${visible(row.name)}`} onClick={() => askUnload(row.name)}>Unload</button>}
                 </div>
             )}
         </li>

@@ -3,7 +3,7 @@
 import { signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { modelPath, post, request } from "../api";
-import { age, count, duration, NONE, percent } from "../format";
+import { age, count, duration, NONE, percent, visible } from "../format";
 import { Empty, NotAllowed, Panel, Text } from "../parts/blocks";
 import { ask } from "../parts/dialog";
 import { route, viewHref } from "../routes";
@@ -67,7 +67,7 @@ export function Rollout() {
                     <span>Model</span>
                     <select value={named} onChange={(event) => (location.hash = viewHref("rollout", event.currentTarget.value))}>
                         <option value="">{running.length ? "All rollouts" : "Choose a model"}</option>
-                        {rows.map((row) => <option key={row.name} value={row.name}>{row.name}</option>)}
+                        {rows.map((row) => <option key={row.name} value={row.name}>{visible(row.name)}</option>)}
                     </select>
                 </label>
             </div>

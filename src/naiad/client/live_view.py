@@ -111,6 +111,8 @@ class LiveView:
 
     def _add_step(self, history: _History, sample: Mapping[str, Any], duration_ms: int) -> None:
         before, history.last = history.last, sample
+        if duration_ms < 0:  # the server's clock was set back
+            history.steps.clear()
         if duration_ms <= 0:
             return
         if any(sample[name] < before[name] for name in _COUNTERS):

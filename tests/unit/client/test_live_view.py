@@ -85,6 +85,17 @@ def test_old_steps_leave_the_window() -> None:
     assert view.rates("m/1").requests_per_s == 0.0
 
 
+def test_clock_that_was_set_back_begins_anew() -> None:
+    view = LiveView()
+    view.apply(models("m"))
+    view.apply(sample(3_600_000, m_1=counts()))
+    view.apply(sample(3_601_000, m_1=counts(success=1000)))
+    view.apply(sample(1000, m_1=counts(success=1001)))
+    assert view.rates("m/1").requests_per_s == 0.0
+    view.apply(sample(2000, m_1=counts(success=1003)))
+    assert view.rates("m/1").requests_per_s == 2.0
+
+
 @pytest.mark.parametrize(
     ("buckets", "share", "expected"),
     [

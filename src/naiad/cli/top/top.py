@@ -23,6 +23,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
 _SAMPLES_OF_ONCE = 3
 """Rates need two samples; the second interval has no part of the connection's start."""
 _ONCE_TIMEOUT_S = 15.0
+"""Time for the connection and its first sample; the intervals of `--once` come on top."""
 _FINAL = (ErrorCode.PERMISSION_DENIED, ErrorCode.NOT_FOUND, ErrorCode.INVALID_ARG)
 """Errors that the next attempt would meet as well."""
 
@@ -40,6 +41,8 @@ def run(argv: Sequence[str]) -> int:
     try:
         return asyncio.run(top.once() if options.once else top.watch())
     except KeyboardInterrupt:
+        if options.once:  # a script must not take it for a result
+            raise
         return 0
 
 
@@ -80,6 +83,8 @@ class Top:
                 if error.code in _FINAL:
                     self._news.set()
                     return
+            except (LookupError, TypeError) as error:
+                server.problem = _unknown_form(error)
             self._news.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -117,7 +122,7 @@ class Top:
     async def once(self) -> int:
         """Print the table, or JSON, as soon as each server has its first rates or has failed."""
         following = [asyncio.ensure_future(self._follow_first(index)) for index in range(len(self._servers))]
-        await asyncio.wait(following, timeout=_ONCE_TIMEOUT_S)
+        await asyncio.wait(following, timeout=_ONCE_TIMEOUT_S + _SAMPLES_OF_ONCE * self._interval_ms / 1000)
         for task in following:
             task.cancel()
         if self._is_json:
@@ -138,6 +143,13 @@ class Top:
             server.problem = f"gone: {server.view.gone_reason or 'the stream has ended'}"
         except InferError as error:
             server.problem = str(error)
+        except (LookupError, TypeError) as error:
+            server.problem = _unknown_form(error)
+
+
+def _unknown_form(error: Exception) -> str:
+    """Return the problem of a stream whose events are those of another version, or of another program."""
+    return f"its live stream is not one of this version of naiad: {error!r}"
 
 
 def make_parser() -> argparse.ArgumentParser:

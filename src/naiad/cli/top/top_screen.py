@@ -9,20 +9,30 @@ import termios
 import tty
 from collections.abc import Callable, Iterator, Sequence
 
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""The other screen, no cursor, and no new line for what is too long, such as names of wide characters."""
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 @contextlib.contextmanager
 def full_screen(on_key: Callable[[str], object]) -> Iterator[None]:
-    """Use the whole terminal inside the context, and call `on_key` for each key. Called on the loop."""
+    """Use the whole terminal inside the context, and call `on_key` for each key. Called on the loop.
+
+    A terminal that has gone counts as the key q.
+    """
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
 
     def read() -> None:
-        for key in os.read(descriptor, 64).decode("utf-8", "ignore"):
+        try:
+            keys = os.read(descriptor, 64).decode("utf-8", "ignore")
+        except OSError:
+            keys = ""
+        if not keys:
+            loop.remove_reader(descriptor)  # it would be ready for ever
+        for key in keys or "q":
             on_key(key)
 
     loop.add_reader(descriptor, read)

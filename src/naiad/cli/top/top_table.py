@@ -75,8 +75,12 @@ def sorted_rows(servers: Sequence[ServerState], order: str) -> list[TopRow]:
 
 
 def printable(text: str) -> str:
-    """Return a text without characters that control a terminal: names are chosen by others."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    """Return a text without characters that control a terminal: names and messages are chosen by others."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    )
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -85,7 +89,7 @@ def printable(text: str) -> str:
 def format_table(servers: Sequence[ServerState], order: str, *, columns: int = 0, lines: int = 0) -> list[str]:
     """Return the lines of the table.
 
-    `columns` and `lines` are the size of the terminal; 0 for no limit.
+    `columns` and `lines` are the size of the terminal, whose last line stays free; 0 for no limit.
     """
     text = [_server_line(server) for server in servers]
     rows = sorted_rows(servers, order)
@@ -94,12 +98,16 @@ def format_table(servers: Sequence[ServerState], order: str, *, columns: int = 0
     heading = [*(["SERVER"] if has_servers else []), *_HEADINGS]
     left_count = 3 + has_servers
     widths = [max([len(line[i]) for line in (heading, *cells)]) for i in range(len(heading))]
-    room = max(0, lines - len(text) - 3) if lines else len(cells)
     text += ["", _joined(heading, widths, left_count)]
+    room = lines - 1 - len(text) if lines else len(cells)
+    if len(cells) > room:
+        room = max(0, room - 1)
     text += [_joined(line, widths, left_count) for line in cells[:room]]
     if len(cells) > room:
         text.append(f"and {len(cells) - room} more")
-    return [line[:columns] if columns else line for line in text]
+    if lines:
+        text = text[: max(1, lines - 1)]
+    return [printable(line)[: columns or None] for line in text]
 
 
 _HEADINGS = ("MODEL", "V", "STATE", "REQ/S", "ERR/S", "P50", "P95", "P99", "BATCH", "WAIT", "EXEC", "QUEUE")

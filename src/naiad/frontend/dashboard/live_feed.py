@@ -132,6 +132,10 @@ class LiveFeed:
                 for stream in list(self._streams):
                     stream.beat(loop.time())
                 await self._wait()
+        except Exception:
+            # Streams without a ticker would be silent for ever; their clients connect again.
+            self.close("the server could not read its state; its log has the reason")
+            raise
         finally:
             self._is_running = False
             self._encoded.clear()

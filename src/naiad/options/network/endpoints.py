@@ -161,8 +161,8 @@ class HttpOptions:
 
     @property
     def dashboard_is_local(self) -> bool:
-        """Whether the dashboard is served to clients of this machine only: without the flag."""
-        return self.dashboard is None
+        """Whether only clients of this machine may see the page and what the log says: unless the flag is true."""
+        return self.dashboard is not True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The last and the slowest requests of a version, kept only while a page shows it."""
+"""The last and the slowest requests of a version, kept only while a page shows it.
+
+Ids are kept as the log has them, because those of clients may have millions of characters.
+"""
 
 import heapq
 import threading
@@ -7,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 
+from naiad.core.errors import excerpt
 from naiad.core.request import InferRequest
 from naiad.telemetry.live.live_answer import RECENT_REQUESTS, SLOWEST_REQUESTS, SUCCESS, RequestTimes
 
@@ -35,8 +39,9 @@ class RecentRequests:
         with self._lock:
             for request in requests:
                 queue_ns = max(0, start_ns - request.arrival_ns)
+                name = excerpt(request.id)
                 self._add(
-                    RequestTimes(request.id, now_ms, SUCCESS, size, queue_ns, *durations, response_ns=rest_ns), end_ns
+                    RequestTimes(name, now_ms, SUCCESS, size, queue_ns, *durations, response_ns=rest_ns), end_ns
                 )
 
     def note_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
@@ -44,16 +49,15 @@ class RecentRequests:
         now_ms = time.time_ns() // 1_000_000
         rest_ns = max(0, end_ns - request.arrival_ns - lookup_ns)
         with self._lock:
-            self._add(RequestTimes(request.id, now_ms, SUCCESS, 1, rest_ns, lookup_ns, 0, 0, 0), end_ns)
+            self._add(RequestTimes(excerpt(request.id), now_ms, SUCCESS, 1, rest_ns, lookup_ns, 0, 0, 0), end_ns)
 
     def note_failure(self, request: InferRequest, reason: str, end_ns: int) -> None:
         """Note a request that has failed; all of its time counts as waiting."""
         now_ms = time.time_ns() // 1_000_000
         waited_ns = max(0, end_ns - request.arrival_ns)
         with self._lock:
-            self._add(
-                RequestTimes(request.id, now_ms, reason, request.batch_size or 1, waited_ns, 0, 0, 0, 0), end_ns
-            )
+            name, size = excerpt(request.id), request.batch_size or 1
+            self._add(RequestTimes(name, now_ms, reason, size, waited_ns, 0, 0, 0, 0), end_ns)
 
     def _add(self, times: RequestTimes, end_ns: int) -> None:
         self._recent.append(times)

@@ -68,10 +68,21 @@ def test_text_of_others_controls_no_terminal(server: ServerState) -> None:
 
 
 def test_table_fits_the_terminal(server: ServerState) -> None:
-    text = format_table([server], "rate", columns=30, lines=6)
+    text = format_table([server], "rate", columns=30, lines=7)
     assert max(map(len, text)) == 30
-    assert len(text) == 6
+    assert len(text) == 6  # the last line is the footer's
     assert text[-1] == "and 2 more"
+    assert len(format_table([server], "rate", lines=8)) == 7
+    assert not format_table([server], "rate", lines=8)[-1].startswith("and")
+    for lines in range(1, 9):
+        assert len(format_table([server] * 3, "rate", lines=lines)) <= max(1, lines - 1)
+
+
+def test_messages_of_servers_control_no_terminal(server: ServerState) -> None:
+    known = ServerState("http://one:8000", server.view, problem="gone: \x1b]0;title\x07\r\nnew line")
+    away = ServerState("http://two:8000", LiveView(), problem="\x1b[2J <html>\n")
+    for lines in (0, 6):
+        assert all(line.isprintable() for line in format_table([known, away], "rate", lines=lines))
 
 
 def test_servers_stand_side_by_side(server: ServerState) -> None:

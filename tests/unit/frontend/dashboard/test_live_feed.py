@@ -121,6 +121,21 @@ def test_only_changed_versions_are_sent() -> None:
     run(scene)
 
 
+def test_failing_ticker_ends_its_streams() -> None:
+    async def scene(server: Server, feed: LiveFeed) -> None:
+        client = open_stream(feed)
+        await until(lambda: bool(client.of("sample")))
+        server.rollouts.states = lambda: 1 / 0
+        await until(lambda: client.has_ended)
+        assert "its log has the reason" in client.of("gone")[0]["reason"]
+        assert feed.stream_count == 0
+        server.rollouts.states = dict
+        again = open_stream(feed)
+        await until(lambda: bool(again.of("sample")))
+
+    run(scene)
+
+
 def test_slow_client_gets_nothing_until_it_reads() -> None:
     async def scene(server: Server, feed: LiveFeed) -> None:
         slow, other = open_stream(feed), open_stream(feed)

@@ -6,6 +6,7 @@ import pytest
 
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_route import LiveRoute
+from naiad.frontend.peer import is_local
 from naiad.frontend.router import Router
 
 
@@ -39,6 +40,13 @@ def reasons(peer: str, *, local_only: bool = True, restricted: str = "", key: by
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "10.0.0.5"])
 def test_clients_of_the_machine_see_the_log(peer: str) -> None:
     assert reasons(peer) == {}
+
+
+def test_peer_that_has_gone_is_of_no_machine() -> None:
+    own = {"sockname": ("10.0.0.5", 8000)}
+    assert not is_local(SimpleNamespace(transport=SimpleNamespace(get_extra_info=own.get)))
+    unix = {"peername": "", "sockname": "/run/naiad.sock"}
+    assert is_local(SimpleNamespace(transport=SimpleNamespace(get_extra_info=unix.get)))
 
 
 def test_other_machines_do_not_see_the_log() -> None:

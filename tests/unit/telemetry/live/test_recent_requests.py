@@ -1,7 +1,7 @@
 """The last and the slowest requests of a version, which are kept while a page shows it."""
 
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.errors import ErrorCode, FailureReason, InferError, excerpt
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.live.live_answer import RECENT_REQUESTS, SLOWEST_REQUESTS
@@ -82,3 +82,14 @@ def test_slow_requests_are_forgotten_after_five_minutes() -> None:
     record(statistics, [request("quick", 100_000)], [OK], 100_010)
     assert [times.id for times in recent.slowest(200_000 * MS)] == ["slow", "quick"]
     assert [times.id for times in recent.slowest(340_000 * MS)] == ["quick"]
+
+
+def test_ids_are_kept_as_the_log_has_them() -> None:
+    statistics, recent = ModelStatistics("m", "1"), RecentRequests()
+    statistics.observe(recent)
+    long, hostile = "x" * 5_000_000, "a\x1b[2J"
+    record(statistics, [request(long), request(hostile)], [OK, FAILED], 30)
+    recent.note_cache_hit(request(long), 1, 2)
+    statistics.record_dropped(request(long), FailureReason.CANCELED, 40 * MS)
+    assert {len(times.id) for times in recent.recent()} == {203, 8}
+    assert {times.id for times in recent.recent()} == {excerpt(long), excerpt(hostile)}
