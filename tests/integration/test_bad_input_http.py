@@ -93,7 +93,7 @@ class TestPaths:
     @pytest.mark.parametrize(
         "path",
         [
-            "/",
+            "//",
             "/v2/",
             "/v3",
             "/v2/nothing",

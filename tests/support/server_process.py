@@ -202,7 +202,7 @@ class ServerProcess:
     def stop(self) -> None:
         """End this process, and only this, gracefully if it can; harmless when it has ended."""
         # The second signal ends a server at once that waits for what a test has left.
-        for patience_s in (1, 60):
+        for patience_s in (5, 60):
             if self.process.poll() is None:
                 self.process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -26,7 +26,7 @@ from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S
-from naiad.telemetry.statistics.part_statistics import CalledModels
+from naiad.telemetry.statistics.part_statistics import CallStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ModelContext:
     """After this an execution without progress counts as hung, unless the model says otherwise; 0 for no limit."""
     namespace: str = ""
     """Its namespace, which distinguishes models of equal names; empty without namespaces."""
-    called: CalledModels = field(default_factory=CalledModels, compare=False)
+    called: CallStatistics = field(default_factory=CallStatistics, compare=False)
     """Counts its calls of other models."""
     stop: LoadStop = field(default_factory=LoadStop, compare=False)
     """Whether the load has to end; long steps obey it."""

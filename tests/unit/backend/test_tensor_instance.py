@@ -301,9 +301,9 @@ def test_wrong_datatype_is_detected_after_right_ones(dtype, name):
     request = make_request({"X": np.ones((1, 2), np.float32)}, header=header)
     execute(instance, [request])
     error = failure(instance, [request])
-    assert error.message == (
-        f"model 'm' returned output 'Y' with datatype {name}, but the model configuration says TYPE_FP32"
-    )
+    text = f"model 'm' returned output 'Y' with datatype {name}, but the model configuration says TYPE_FP32"
+    hint = ": send real and imaginary part: array.real, array.imag" if dtype is np.complex64 else ""
+    assert error.message == text + hint
 
 
 @pytest.mark.parametrize("returned", [[], [np.ones((1, 2), np.float32)] * 2, [[[1.0, 2.0]]], [None]])

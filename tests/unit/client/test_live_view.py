@@ -85,7 +85,7 @@ def test_old_steps_leave_the_window() -> None:
     assert view.rates("m/1").requests_per_s == 0.0
 
 
-def test_clock_that_was_set_back_begins_anew() -> None:
+def test_clock_that_was_set_back_begins_again() -> None:
     view = LiveView()
     view.apply(models("m"))
     view.apply(sample(3_600_000, m_1=counts()))

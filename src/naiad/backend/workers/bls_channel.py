@@ -15,7 +15,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.statistics.part_statistics import CalledModels
+from naiad.telemetry.statistics.part_statistics import CallStatistics
 from naiad.worker.api.failure import not_ready
 from naiad.worker.bls_calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
@@ -59,7 +59,7 @@ class BlsChannel:
         model: str,
         instance: object,
         metrics: MetricHolder | None,
-        called: CalledModels,
+        called: CallStatistics,
     ) -> None:
         """`metrics`: owner of the worker's metrics; None without metrics. `called` counts the calls."""
         self._channel = channel

@@ -12,7 +12,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.statistics.live_counts import LiveCounts
-from naiad.telemetry.statistics.part_statistics import CalledModels, ResponseStatistics
+from naiad.telemetry.statistics.part_statistics import CallStatistics, ResponseStatistics
 from naiad.telemetry.statistics.version_statistics import (
     LATENCY_BOUNDS_NS,
     BatchStatistics,
@@ -99,7 +99,7 @@ class ModelStatistics:
         *,
         namespace: str = "",
         answered_is_success: bool = False,
-        called: CalledModels | None = None,
+        called: CallStatistics | None = None,
     ) -> None:
         """`namespace` distinguishes models of equal names. `answered_is_success` is for Python models.
 
@@ -114,7 +114,7 @@ class ModelStatistics:
         self.responses = ResponseStatistics()
         self.steps: Sequence[StepCounts] = ()
         """Ensembles: one per step."""
-        self.called = CalledModels() if called is None else called
+        self.called = CallStatistics() if called is None else called
         """The calls of other models by its code."""
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()

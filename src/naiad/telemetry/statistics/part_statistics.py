@@ -138,7 +138,7 @@ class StepCounts:
         )
 
 
-class CalledModels:
+class CallStatistics:
     """Counts the calls of one version to other models, by their names. Recorded on the event loop."""
 
     __slots__ = ("_counts",)

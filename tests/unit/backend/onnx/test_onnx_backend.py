@@ -153,7 +153,7 @@ def test_weights_in_a_file_of_their_own(tmp_path, place, fields):
 def test_weights_that_are_not_there_are_named(tmp_path, place):
     (onnx_models.external_data(tmp_path / place).parent / "model.onnx.data").unlink()
     error = refusal(tmp_path, None)
-    assert f"{tmp_path / place / 'model.onnx'} cannot be loaded: onnx runtime error" in error.message
+    assert f"{tmp_path / place / 'model.onnx'} cannot be loaded: " in error.message
     assert str(tmp_path / place / "model.onnx.data") in error.message
 
 

@@ -18,7 +18,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.telemetry.statistics.part_statistics import CalledModels
+from naiad.telemetry.statistics.part_statistics import CallStatistics
 from naiad.telemetry.statistics.version_statistics import Duration
 from naiad.worker import bls_calls as calls_module
 from naiad.worker.api.failure import ErrorCode as WorkerCode
@@ -136,7 +136,7 @@ class Pair:
         read_fd, write_fd, blocks = self.side.passed
         self.channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks), limit_bytes=0)
         life = SimpleNamespace(conversation=self.server)
-        self.called = CalledModels()
+        self.called = CallStatistics()
         self.line = BlsChannel(
             self.channel,
             self.port,

@@ -1,4 +1,4 @@
-"""The options of the endpoints: who may see the dashboard, and what the log says."""
+"""Derived options of endpoints: to which clients the dashboard is served, and which see what the log says."""
 
 import pytest
 

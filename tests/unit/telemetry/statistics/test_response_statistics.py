@@ -2,7 +2,14 @@
 
 from naiad.telemetry.statistics import part_statistics as response_statistics
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
-from naiad.telemetry.statistics.part_statistics import CANCEL, EMPTY, FAIL, SUCCESS, CalledModels, ResponseStatistics
+from naiad.telemetry.statistics.part_statistics import (
+    CANCEL,
+    EMPTY,
+    FAIL,
+    SUCCESS,
+    CallStatistics,
+    ResponseStatistics,
+)
 from naiad.telemetry.statistics.version_statistics import Duration, PositionStatistics
 
 NEVER = Duration()
@@ -40,7 +47,7 @@ def test_they_are_part_of_a_models_statistics():
 
 def test_called_models_are_counted_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(response_statistics, "MAX_CALLED_MODELS", 2)
-    called = CalledModels()
+    called = CallStatistics()
     called.record("x" * 1000, 1, has_failed=False)
     for model, has_failed in (("a", False), ("b", True), ("c", False), ("a", True), ("a", False)):
         called.record(model, 10, has_failed=has_failed)
