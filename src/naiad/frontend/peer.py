@@ -23,9 +23,9 @@ def address_of(client: object) -> str:
 def is_local(client: object) -> bool:
     """Return whether the other side of a connection is on this machine.
 
-    It is if its address is a loopback address, or that of the connection's own side, and always on a Unix socket, whose
-    sides have no host. A proxy on this machine is local, and so are all requests that it passes on. The address of a
-    peer that has gone is not known: it is not local.
+    It is if its address is a loopback address, or that of the connection's own side, and always on a Unix socket,
+    whose sides have no host. A proxy on this machine is local, and so are all requests that it passes on. The address
+    of a peer that has gone is not known: it is not local.
     """
     transport = getattr(client, "transport", None)
     if transport is None:

@@ -133,7 +133,7 @@ class LiveFeed:
                     stream.beat(loop.time())
                 await self._wait()
         except Exception:
-            # Streams without a ticker would be silent for ever; their clients connect again.
+            # Streams without a ticker would stay silent; their clients connect again.
             self.close("the server could not read its state; its log has the reason")
             raise
         finally:
