@@ -100,8 +100,8 @@ test("models that the list has no room for have rates, and no leap", () => {
     list(["listed", "gone"]);
     sample(10_000, { "listed/1": totals(1), "gone/1": totals(1), "left/1": totals(1_000_000) });
     list(["listed"]);
-    sample(11_000, { "left/1": totals(1_000_010) });
-    assert.equal(totalRates.value.at(-1), 10);
+    sample(11_000, { "left/1": totals(1_000_030) });
+    assert.equal(totalRates.value.at(-1), 30);
     assert.equal(summaryOf("gone").value.total, 0);
 });
 

@@ -148,7 +148,7 @@ class Top:
 
 
 def _unknown_form(error: Exception) -> str:
-    """Return the problem of a stream whose events another version, or another program, has sent."""
+    """Return the problem of a stream whose events are of another version, or of another program."""
     return f"its live stream is not one of this version of naiad: {error!r}"
 
 

@@ -31,7 +31,7 @@ def full_screen(on_key: Callable[[str], object]) -> Iterator[None]:
         except OSError:
             keys = ""
         if not keys:
-            loop.remove_reader(descriptor)  # it would be ready again and again
+            loop.remove_reader(descriptor)  # it would always be ready
         for key in keys or "q":
             on_key(key)
 

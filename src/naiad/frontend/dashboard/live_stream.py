@@ -4,7 +4,7 @@ A client that does not read skips samples: as long as it has not taken earlier o
 totals, so the next sample has what the skipped ones had.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,8 @@ class LiveStream:
             self._write(live.encode_detail(name[0], detail, has_ids=self.rights.has("logging")))
         failures, left_out = self._failures.read(answer.failures, MAX_FAILURES)
         if failures or left_out:
-            self._write(live.encode_failures(failures, left_out, has_texts=self.rights.has("logging")))
+            names = None if self.rights.has("logging") else _names(versions.values())
+            self._write(live.encode_failures(failures, left_out, names))
         if self.wants_log:
             lines, left_out = self._log.read(answer.log, MAX_LINES)
             if lines or left_out:
@@ -161,3 +162,9 @@ class LiveStream:
 
     def _write(self, text: bytes) -> None:
         self._context.send((text,))
+
+
+def _names(versions: Iterable[EncodedVersion]) -> set[str]:
+    """Return the names of ready models and of their versions, which every client of a stream may know."""
+    names = {version.name for version in versions}
+    return names | {name.rpartition("/")[0] for name in names}

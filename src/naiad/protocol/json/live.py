@@ -1,6 +1,6 @@
 """The events of the live stream: server-sent events whose data is JSON, as `dashboard/src/live.ts` declares them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -103,10 +103,20 @@ def _request(times: RequestTimes, *, has_ids: bool) -> dict[str, Any]:
     }
 
 
-def encode_failures(entries: Sequence[FailureEntry], left_out: int, *, has_texts: bool) -> bytes:
-    """Return the event `failures`. Without `has_texts` they have neither ids nor messages, which the log has."""
-    rows = [entry if has_texts else entry._replace(id="", message="") for entry in entries]
+def encode_failures(entries: Sequence[FailureEntry], left_out: int, names: Collection[str] | None) -> bytes:
+    """Return the event `failures`.
+
+    With `names` it has no texts of clients: neither ids nor messages, and only models and versions that are among the
+    names, `model` and `model/version`.
+    """
+    rows = entries if names is None else [_without_texts(entry, names) for entry in entries]
     return event("failures", _tail("failures", [row._asdict() for row in rows], left_out))
+
+
+def _without_texts(entry: FailureEntry, names: Collection[str]) -> FailureEntry:
+    model = entry.model if entry.model in names else ""
+    version = entry.version if f"{model}/{entry.version}" in names else ""
+    return entry._replace(id="", message="", model=model, version=version)
 
 
 def encode_log(entries: Sequence[LogEntry], left_out: int) -> bytes:

@@ -1,6 +1,6 @@
 """The last and the slowest requests of a version, kept only while a page shows it.
 
-Ids are kept as the log has them, because ids of clients may have millions of characters.
+Ids are kept as the log has them, because clients may send millions of characters.
 """
 
 import heapq

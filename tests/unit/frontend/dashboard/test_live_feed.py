@@ -160,11 +160,18 @@ def test_clients_see_what_their_rights_allow() -> None:
         assert [row["name"] for row in all_rights.of("models")[0]["models"]] == ["m", "unloaded"]
         assert [row["name"] for row in few.of("models")[0]["models"]] == ["m"]
         assert not any(query.has_log for query in server.queries)
-        server.failures.append(FailureEntry(1, "id", "m", "1", "INTERNAL", "text of a client"))
+        for model, version in (("m", "1"), ("m", "text of a client"), ("text of a client", "1")):
+            server.failures.append(FailureEntry(1, "id", model, version, "INTERNAL", "text of a client"))
         await until(lambda: bool(few.of("failures")) and bool(all_rights.of("failures")))
         assert all_rights.of("failures")[0]["failures"][0]["message"] == "text of a client"
         shown = few.of("failures")[0]["failures"][0]
         assert (shown["code"], shown["id"], shown["message"]) == ("INTERNAL", "", "")
+        named = [
+            [(row["model"], row["version"]) for row in each.of("failures")[0]["failures"]]
+            for each in (few, all_rights)
+        ]
+        assert named[0] == [("m", "1"), ("m", ""), ("", "")]
+        assert named[1] == [("m", "1"), ("m", "text of a client"), ("text of a client", "1")]
         few.denied.add("statistics")
         await until(lambda: few.has_ended)
         assert "no longer" in few.of("gone")[0]["reason"]
