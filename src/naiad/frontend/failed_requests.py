@@ -10,7 +10,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
 from naiad.frontend.context import CancelReason, HttpContext, version_of
 from naiad.frontend.router import JSON_HEADERS, RETRY_AFTER
-from naiad.protocol.json.control import encode_error
+from naiad.protocol.error_body import error_body
 from naiad.protocol.json.document import SHORT_BYTES
 from naiad.protocol.json.infer import leading_id
 from naiad.protocol.json.tree import parse_infer_document
@@ -34,7 +34,7 @@ def respond(context: HttpContext, request_id: str, model: str, version: str, err
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers = (*headers, RETRY_AFTER)
-    context.respond(status, headers, (encode_error(message),))
+    context.respond(status, headers, (error_body(context.path, status, message, error),))
 
 
 def abandon(engine: Engine, request: InferRequest, why: CancelReason) -> None:

@@ -11,7 +11,7 @@ from naiad.core.errors import InferError, Rejection, excerpt, internal
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
 from naiad.frontend.context import HttpContext
 from naiad.frontend.refusal import note_refused
-from naiad.protocol.json.control import encode_error
+from naiad.protocol.error_body import error_body
 from naiad.protocol.status_table import status_of
 from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers
@@ -213,15 +213,19 @@ def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
-def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
+def respond_error(
+    context: HttpContext, status: int, message: str, headers: Headers = (), error: InferError | None = None
+) -> None:
     """Respond with the error body of every failure."""
-    context.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))
+    body = error_body(context.path, status, message, error)
+    context.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (body,))
 
 
 def respond_infer_error(context: HttpContext, error: InferError) -> None:
     """Respond with an error; with 503 the header says when to ask again."""
     status = status_of(error).http
-    respond_error(context, status, error.message, (RETRY_AFTER,) if status == HTTPStatus.SERVICE_UNAVAILABLE else ())
+    headers: Headers = (RETRY_AFTER,) if status == HTTPStatus.SERVICE_UNAVAILABLE else ()
+    respond_error(context, status, error.message, headers, error)
 
 
 def respond_failure(context: HttpContext, error: Exception) -> None:

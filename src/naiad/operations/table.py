@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from naiad.operations import dashboard, inference, models, repository, settings, shared_memory
+from naiad.operations import dashboard, inference, models, openai, repository, settings, shared_memory
 from naiad.operations.operation import AnyOperation, by_grpc_path
 
 OPERATIONS: tuple[AnyOperation, ...] = (
@@ -13,6 +13,7 @@ OPERATIONS: tuple[AnyOperation, ...] = (
     *settings.OPERATIONS,
     *shared_memory.OPERATIONS,
     *dashboard.OPERATIONS,
+    *openai.OPERATIONS,
 )
 WITHOUT_PAGES = tuple(operation for operation in OPERATIONS if operation not in (*models.PAGES, *dashboard.PAGES))
 """The operations of a server with --http-docs=false and --allow-dashboard=false."""

@@ -14,6 +14,7 @@ from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
+from naiad.config.openai_mapping import check_openai
 from naiad.config.padding import check_padding
 from naiad.config.pictures import check_pictures
 from naiad.config.problem import Problem, nearest
@@ -68,6 +69,7 @@ def validate(
     check_batch_tensors(findings)
     check_padding(findings, complete=complete)
     check_pictures(findings, complete=complete)
+    check_openai(findings, complete=complete)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
     _check_metric_tags(findings)

@@ -17,6 +17,7 @@ from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ReadRate
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.request_reader import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.waiting_requests import CONTINUE, Http1Context, Http1Responses
+from naiad.protocol.error_body import error_body
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.metrics.response_metrics import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
@@ -190,7 +191,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._endpoint.handle(context)
         except Exception:
             _log.exception("the route of %s %s failed", context.method, context.path)
-            context.respond(500, (_JSON,), (encode_error("internal error; see the server log"),))
+            context.respond(500, (_JSON,), (error_body(head.path, 500, "internal error; see the server log"),))
 
     def _reject(self, error: HttpError, *, lingers: bool = True) -> None:
         """Reject an invalid request, after the responses before it, and end the connection."""
@@ -198,7 +199,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         head = self._reader.head or error.head or RequestHead("", "/", {})
         self._endpoint.note_invalid(head.method, head.path, error.status, error.message, self._responses)
         headers = (_JSON, *error.headers)
-        self._respond_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
+        self._respond_unread(
+            head, error.status, headers, (error_body(head.path, error.status, error.message),), lingers=lingers
+        )
 
     def _respond_unread(
         self, head: RequestHead, status: int, headers: Headers, parts: Sequence[Buffer], *, lingers: bool = True

@@ -10,7 +10,7 @@ from naiad.frontend.context import EARLY_REJECTION_BYTES, OnCancel, UnreadReques
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import RestHeaders, RestSide
 from naiad.frontend.refusal import note_invalid
-from naiad.protocol.json.control import encode_error
+from naiad.protocol.error_body import error_body
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -229,7 +229,7 @@ class Http2Context:
             # An incomplete response must not look complete.
             self._call.abort()
         else:
-            self.respond(status, (*_JSON, *headers), (encode_error(message),))
+            self.respond(status, (*_JSON, *headers), (error_body(self.path, status, message),))
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Start a response of unknown length."""

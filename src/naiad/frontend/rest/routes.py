@@ -19,6 +19,7 @@ from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import control_action
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
+from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
 from naiad.frontend.rest.rollout import rollout_actions
 from naiad.frontend.router import Action, Route, Router
 from naiad.frontend.thread_pool import RunInThread, run_at_once
@@ -63,6 +64,7 @@ class RestApi:
         self._router: Router | None = None
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
+        self._openai = OpenAiRoutes(engine, max_input_bytes, forwarding, run_in_thread)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -72,6 +74,7 @@ class RestApi:
             self._operations,
             {
                 **self._inference(),
+                **self._openai.actions(),
                 **rollout_actions(self._engine),
                 **page.actions(),
                 **DashboardRoutes(self._run_in_thread, local_only=self._dashboard_is_local).actions(),
@@ -81,6 +84,7 @@ class RestApi:
                 INFER: self._infer.check,
                 GENERATE: self._generate.check,
                 GENERATE_STREAM: self._generate.check,
+                **self._openai.checks(),
             },
             partial(control_action, self._calls, may_bring_files=self._may_bring_files),
         )

@@ -1,0 +1,193 @@
+"""How the OpenAI API sees a model: the parameter `openai`, or the names of tensors that language models have.
+
+    parameters { key: "openai" value { string_value: "chat,template=chatml,input=PROMPT,output=REPLY" } }
+
+The first word is the task. `protocol.openai` makes tensors of requests, and text of responses.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from naiad.config.forms.findings import Findings
+from naiad.config.model_config_pb2 import DataType, ModelConfig
+from naiad.core.errors import excerpt, invalid_argument
+
+OPENAI = "openai"
+TASKS = ("chat", "completion", "embedding")
+TEMPLATES = ("chatml", "gemma", "json", "llama3", "mistral", "plain")
+"""`json` passes the list of messages as a JSON text: the model applies its own template."""
+EXPECTED = (
+    "chat|completion|embedding[,template=NAME][,input=NAME][,output=NAME][,max_tokens=NUMBER][,prompt_tokens=NAME]"
+    "[,completion_tokens=NAME][,finish_reason=NAME]"
+)
+MAX_TOKENS = 1 << 31
+SAMPLING_TEXT = "sampling_parameters"
+"""An input with this name takes all sampling members as one JSON text (vLLM)."""
+SWITCHES: Mapping[str, bool] = {
+    "exclude_input_in_output": True,
+    "return_num_input_tokens": True,
+    "return_num_output_tokens": True,
+    "return_finish_reason": True,
+    "return_logprobs": False,
+}
+"""Inputs with these names get these values."""
+NEUTRAL: Mapping[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "min_tokens": 0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": 0,
+    "stop_words": [""],
+    "bad_words": [""],
+}
+"""Sampling inputs, and what a required one gets if the request says nothing."""
+_FILLED = frozenset({"stream", "max_tokens", SAMPLING_TEXT, *SWITCHES, *NEUTRAL})
+_KEYS = ("template", "input", "output", "max_tokens", "prompt_tokens", "completion_tokens", "finish_reason")
+_COUNTS = {
+    "prompt_tokens": "num_input_tokens",
+    "completion_tokens": "num_output_tokens",
+    "finish_reason": "finish_reason",
+}
+"""The outputs of vLLM models, which are used where the owner names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiMapping:
+    """What a model does for the OpenAI API, and the names of its tensors."""
+
+    task: str
+    """One of `TASKS`; a chat model also completes prompts."""
+    input: str
+    output: str
+    template: str = ""
+    """One of `TEMPLATES`; empty: the model takes prompts only."""
+    max_tokens: int = 0
+    """For requests that give no number; 0: the model decides."""
+    prompt_tokens: str = ""
+    """The output with the number of tokens of the prompt; empty without one."""
+    completion_tokens: str = ""
+    """The output with the number of new tokens in a response; empty without one."""
+    finish_reason: str = ""
+    """The output with `stop` or `length`; empty without one."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model returns text."""
+        return self.task != "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The words of a parameter."""
+
+    task: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_openai_mapping(config: ModelConfig) -> OpenAiMapping | None:
+    """Return how the OpenAI API sees a model; None if it does not. Raises InferError(INVALID_ARG)."""
+    if OPENAI not in config.parameters:
+        return _mapping_of_form(config)
+    try:
+        return _complete(_parse(config.parameters[OPENAI].string_value), config)
+    except ValueError as error:
+        raise invalid_argument(f"model '{config.name}': parameter '{OPENAI}': {error}") from None
+
+
+def check_openai(findings: Findings, *, complete: bool) -> None:
+    """Check the parameter."""
+    config = findings.config
+    if OPENAI not in config.parameters:
+        return
+    text = config.parameters[OPENAI].string_value
+    try:
+        values = _parse(text)
+        if complete:
+            _complete(values, config)
+    except ValueError as error:
+        findings.parameter_error(OPENAI, str(error), text=text, expected=EXPECTED)
+
+
+def _parse(text: str) -> _Values:
+    task, *words = [word.strip() for word in text.split(",")]
+    if task not in TASKS:
+        raise ValueError(f"begins with '{excerpt(task)}'; expected a task: {', '.join(TASKS)}")
+    values: dict[str, str] = {}
+    for word in words:
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key not in _KEYS or key in values or not value:
+            raise ValueError(f"'{excerpt(word)}' is unknown, twice or without a value; expected {EXPECTED}")
+        values[key] = value
+    template = values.get("template", "")
+    if template and template not in TEMPLATES:
+        raise ValueError(
+            f"template is '{excerpt(template)}'; expected one of {', '.join(TEMPLATES)}. With template=json the "
+            "model gets the messages as JSON and applies its own template"
+        )
+    if (task == "chat") != bool(template):
+        raise ValueError("a chat needs template=NAME, other tasks have none; names are " + ", ".join(TEMPLATES))
+    number = values.get("max_tokens", "1")
+    if not (number.isascii() and number.isdecimal() and 0 < int(number[:12]) < MAX_TOKENS):
+        raise ValueError(f"max_tokens is '{excerpt(number)}'; expected a whole number from 1 to {MAX_TOKENS - 1}")
+    return _Values(task, values)
+
+
+def _complete(words: _Values, config: ModelConfig) -> OpenAiMapping:
+    """Return the mapping with the names that the owner has left out. Raises ValueError."""
+    values = words.values
+    inputs = {each.name: each for each in config.input}
+    outputs = {each.name: each for each in config.output}
+    texts = [name for name, each in inputs.items() if each.data_type == DataType.TYPE_STRING and name not in _FILLED]
+    text_input = _chosen("input", values, "text_input", texts)
+    if text_input not in inputs or inputs[text_input].data_type != DataType.TYPE_STRING:
+        raise ValueError(f"input is '{excerpt(text_input)}'; expected an input of TYPE_STRING: {_shown(texts)}")
+    counts = {key: values.get(key, name if name in outputs else "") for key, name in _COUNTS.items()}
+    others = [name for name in outputs if name not in counts.values()]
+    output = _chosen("output", values, "text_output", others)
+    for key, name in {"output": output, **counts}.items():
+        if name and name not in outputs:
+            raise ValueError(f"{key} is '{excerpt(name)}'; the model has the outputs {_shown(outputs)}")
+    is_text = outputs[output].data_type == DataType.TYPE_STRING
+    if is_text != (words.task != "embedding"):
+        expected = "floating-point numbers" if is_text else "TYPE_STRING"
+        raise ValueError(f"output '{excerpt(output)}' has the wrong type for {words.task}; expected {expected}")
+    missing = [
+        name for name, each in inputs.items() if name != text_input and name not in _FILLED and not each.optional
+    ]
+    if missing:
+        raise ValueError(f"no member of a request is for the required inputs {_shown(missing)}; make them optional")
+    return OpenAiMapping(
+        words.task, text_input, output, values.get("template", ""), int(values.get("max_tokens", "0")), **counts
+    )
+
+
+def _chosen(key: str, values: Mapping[str, str], usual: str, candidates: Collection[str]) -> str:
+    if key in values:
+        return values[key]
+    if usual in candidates or len(candidates) != 1:
+        if usual not in candidates:
+            raise ValueError(f"has no {key}=NAME, and the model has {_shown(candidates)}; name one")
+        return usual
+    return next(iter(candidates))
+
+
+def _shown(names: Collection[str]) -> str:
+    return excerpt(", ".join(f"'{name}'" for name in names) or "none")
+
+
+def _mapping_of_form(config: ModelConfig) -> OpenAiMapping | None:
+    """Return the mapping of a model with the tensors of vLLM's or TensorRT-LLM's backend; None for others."""
+    inputs = {each.name for each in config.input}
+    is_vllm = {"text_input", "stream", SAMPLING_TEXT} <= inputs
+    is_tensorrt_llm = {"text_input", "max_tokens"} <= inputs
+    if not (is_vllm or is_tensorrt_llm):
+        return None
+    try:
+        return _complete(_Values("completion", {"input": "text_input", "output": "text_output"}), config)
+    except ValueError:
+        return None  # The names are a coincidence.

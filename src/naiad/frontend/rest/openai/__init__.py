@@ -1,0 +1,1 @@
+"""The routes of the OpenAI API, below /v1."""

@@ -1,0 +1,174 @@
+"""One call of `/v1/embeddings`: its texts in batches, of which some are with the model at a time."""
+
+import functools
+from collections import deque
+from collections.abc import Sequence
+
+from naiad.core.errors import InferError, cause_of, internal
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.engine.engine import Engine
+from naiad.frontend import failed_requests
+from naiad.frontend.context import CancelReason, HttpContext, encoding_error
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.rest.openai.served_models import OpenAiModel
+from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.thread_pool import RunInThread
+from naiad.protocol.openai.embedding import (
+    MAX_NUMBERS,
+    EmbeddingRequest,
+    Vectors,
+    batches_of,
+    embedding_header,
+    embedding_tensor,
+    encode_embeddings,
+    tokens_of,
+    vectors_of,
+)
+from naiad.telemetry.logs.log import new_request_id
+from naiad.wire.header_fields import written_fields
+
+MAX_REQUESTS = 16
+"""Requests of one call that are with the model at a time: the texts of other clients come between."""
+_SHORT_NUMBERS = 16384
+"""Up to as many numbers are encoded on the event loop, in a millisecond or two."""
+
+
+class EmbeddingCall:
+    """Receives the vectors of all batches. The first error ends the call, and cancels what still runs."""
+
+    protocol = "HTTP"  # for traces
+    transport = "openai"  # for recordings
+
+    def __init__(
+        self, context: HttpContext, engine: Engine, model: OpenAiModel, reference: str, asked: EmbeddingRequest
+    ) -> None:
+        """`reference` is the model as the client names it."""
+        self._context = context
+        self._engine = engine
+        self._model = model
+        self._reference = reference
+        self._asked = asked
+        self._id = new_request_id()
+        declared = model.inputs[model.mapping.input]
+        self._batches = batches_of(asked.texts, declared, model.config.max_batch_size)
+        self._waiting: deque[InferRequest] = deque()
+        self._positions: dict[InferRequest, int] = {}
+        """The requests that are with the model, and their batches."""
+        self._vectors: dict[int, Vectors] = {}
+        self._number_count = 0
+        self._tokens: int | None = 0
+        self._run_in_thread: RunInThread | None = None
+        self._is_over = False
+
+    def start(self, forwarding: HeaderForwarding | None, run_in_thread: RunInThread) -> None:
+        """Submit the first requests; the next ones follow. Raises InferError if one is refused."""
+        self._run_in_thread = run_in_thread
+        for batch in self._batches:
+            spec, data = embedding_tensor(self._model.inputs[self._model.mapping.input], batch)
+            header = embedding_header(self._model.name, self._model.version, spec)
+            if forwarding is not None:
+                header = forwarding.apply(header, written_fields(self._context.headers))
+            self._waiting.append(
+                InferRequest(header, (data,), self.take, id=self._id, arrival_ns=self._context.arrival_ns)
+            )
+        self._context.on_disconnect = self._abandon
+        for _ in range(min(MAX_REQUESTS, len(self._waiting))):
+            self._submit_next()
+
+    def _submit_next(self) -> None:
+        if self._is_over or not self._waiting:
+            return
+        request = self._waiting.popleft()
+        self._positions[request] = len(self._batches) - len(self._waiting) - 1
+        try:
+            self._engine.inference.submit(request)
+        except InferError:
+            del self._positions[request]
+            self._cancel(self._stop())
+            raise
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return the trace fields of a request."""
+        return fields_of_context(self._context)
+
+    def take(self, request: InferRequest, response: InferResponse) -> None:
+        """Take the vectors of one batch."""
+        position = self._positions.get(request)
+        if self._is_over or position is None:
+            return
+        error = response.error
+        try:
+            if error is None and not response.empty_final:
+                self._add(position, response)
+            if error is None and response.final:
+                del self._positions[request]
+                if position not in self._vectors:
+                    error = internal(f"model '{self._model.name}' has returned no vectors")
+                else:
+                    self._submit_next()
+        except Exception as unfit:
+            error = encoding_error(unfit, request)
+        if error is not None:
+            self._positions.pop(request, None)
+            self._fail(request, error)
+        elif response.final and not self._positions and not self._is_over:
+            self._finish()
+
+    def _add(self, position: int, response: InferResponse) -> None:
+        mapping = self._model.mapping
+        vectors = vectors_of(response, mapping, len(self._batches[position]))
+        self._number_count += vectors.size
+        if self._number_count > MAX_NUMBERS:
+            raise internal(f"the vectors have more than {MAX_NUMBERS} numbers; send fewer texts")
+        self._vectors[position] = vectors
+        tokens = tokens_of(response, mapping)
+        self._tokens = None if tokens is None or self._tokens is None else self._tokens + tokens
+
+    def _finish(self) -> None:
+        self._is_over = True
+        parts = [self._vectors[position] for position in range(len(self._batches))]
+        work = functools.partial(encode_embeddings, parts, self._asked, self._reference, self._tokens)
+        self._context.on_disconnect = None
+        if self._number_count > _SHORT_NUMBERS and self._run_in_thread is not None:
+            self._run_in_thread(work, self._respond, self._respond_error)
+            return
+        try:
+            body = work()
+        except InferError as error:
+            self._respond_error(error)
+        else:
+            self._respond(body)
+
+    def _respond(self, body: bytes) -> None:
+        self._context.respond(200, JSON_HEADERS, (body,))
+
+    def _respond_error(self, error: Exception) -> None:
+        known = error if isinstance(error, InferError) else internal(cause_of(error))
+        failed_requests.respond(self._context, self._id, self._model.name, self._model.version, known)
+
+    # --- early ends -------------------------------------------------------------------------------------------------
+
+    def _fail(self, request: InferRequest, error: InferError) -> None:
+        self._cancel(self._stop())
+        self._respond_error(error)
+
+    def _abandon(self, why: CancelReason) -> None:
+        requests = self._stop()
+        self._cancel(requests[1:])
+        if requests:
+            failed_requests.abandon(self._engine, requests[0], why)
+
+    def _stop(self) -> Sequence[InferRequest]:
+        """Take no more responses, and return the requests that still run."""
+        self._is_over = True
+        requests = list(self._positions)
+        self._positions.clear()
+        self._waiting.clear()
+        self._vectors.clear()
+        self._context.on_disconnect = None
+        return requests
+
+    def _cancel(self, requests: Sequence[InferRequest]) -> None:
+        for request in requests:
+            self._engine.inference.cancel(request)

@@ -1,0 +1,1 @@
+"""The OpenAI API: bodies ⇄ prompts, tensors of the model, and chunks."""

@@ -1,0 +1,189 @@
+"""Prompts and sampling members → tensors and parameters of a model; its responses → text, counts and reasons."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from naiad.config.openai_mapping import NEUTRAL, SAMPLING_TEXT, SWITCHES, OpenAiMapping
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, internal
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.generate import Inputs
+from naiad.protocol.json.tensor import decode_data
+from naiad.protocol.openai.openai_error import OpenAiError
+from naiad.protocol.openai.text_stream import TextStream
+
+DEFAULT_MAX_TOKENS = 256
+"""For models whose input `max_tokens` is required, if neither client nor owner gives a number."""
+_TENSOR_NAMES = {"stop": "stop_words"}
+"""Inputs with other names than the members."""
+
+
+def generation_tensors(
+    mapping: OpenAiMapping,
+    inputs: Inputs,
+    optional: frozenset[str],
+    prompt: str,
+    sampling: Mapping[str, Any],
+    *,
+    stream: bool,
+) -> tuple[Sequence[TensorSpec], Sequence[Buffer], Mapping[str, ParameterValue]]:
+    """Return specifications and data of the inputs for one prompt, and the parameters of the request.
+
+    A sampling member goes to the input with its name, to `sampling_parameters`, or else to the parameters. Raises
+    InferError for a value that the input cannot hold.
+    """
+    given = dict(sampling)
+    if mapping.max_tokens:
+        given.setdefault("max_tokens", mapping.max_tokens)
+    values: dict[str, Any] = {mapping.input: prompt}
+    if "stream" in inputs and mapping.input != "stream":
+        values["stream"] = stream
+    values |= {name: value for name, value in SWITCHES.items() if name in inputs}
+    for name in list(given):
+        tensor = _TENSOR_NAMES.get(name, name)
+        if tensor in inputs:
+            values[tensor] = given.pop(name)
+    if SAMPLING_TEXT in inputs:
+        values[SAMPLING_TEXT] = orjson.dumps(given).decode()
+        given = {}
+    for name, value in {**NEUTRAL, "max_tokens": DEFAULT_MAX_TOKENS}.items():
+        if name in inputs and name not in values and name not in optional:
+            values[name] = value
+    specs: list[TensorSpec] = []
+    data: list[Buffer] = []
+    for name, value in values.items():
+        spec, content = _tensor(inputs[name], value)
+        specs.append(spec)
+        data.append(content)
+    return specs, data, {name: _parameter(value) for name, value in given.items()}
+
+
+def token_limit(mapping: OpenAiMapping, inputs: Inputs, optional: frozenset[str], sampling: Mapping[str, Any]) -> int:
+    """Return the limit of new tokens that the model gets; 0 if it gets none."""
+    is_required = "max_tokens" in inputs and "max_tokens" not in optional
+    found: int = sampling.get("max_tokens", 0) or mapping.max_tokens or (DEFAULT_MAX_TOKENS if is_required else 0)
+    return found
+
+
+def generation_header(
+    model: str, version: str, specs: Sequence[TensorSpec], parameters: Mapping[str, ParameterValue]
+) -> RequestHeader:
+    """Return the header of one request to a model."""
+    return RequestHeader(model_name=model, model_version=version, inputs=specs, parameters=parameters)
+
+
+def _parameter(value: Any) -> ParameterValue:
+    accepted: ParameterValue = orjson.dumps(value).decode() if isinstance(value, list) else value
+    return accepted
+
+
+def _tensor(declared: TensorSpec, value: Any) -> tuple[TensorSpec, Buffer]:
+    values = value if isinstance(value, list) else [value]
+    shape = [1 if size == -1 else size for size in declared.shape]
+    if len(values) > 1:
+        shape = [*shape[:-1], len(values)]
+    if declared.datatype is DataType.BYTES:
+        values = [each if isinstance(each, str) else orjson.dumps(each).decode() for each in values]
+    elif declared.datatype.name.startswith(("INT", "UINT")):
+        values = [int(each) for each in values]
+    spec = TensorSpec(declared.name, declared.datatype, tuple(shape))
+    try:
+        return spec, decode_data(spec, values)
+    except InferError as error:
+        raise OpenAiError(f"'{declared.name}': {error.message}", param=declared.name, code="invalid_value") from None
+
+
+class Choice:
+    """One choice while it is generated: its text so far, and what is known of its tokens."""
+
+    __slots__ = (
+        "_mapping",
+        "_max_tokens",
+        "_pieces",
+        "_reason",
+        "completion_tokens",
+        "index",
+        "prompt_tokens",
+        "text",
+    )
+
+    def __init__(self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int) -> None:
+        self.index = index
+        self.text = TextStream(stops)
+        self.prompt_tokens: int | None = None
+        """As the model says; None if it does not."""
+        self.completion_tokens: int | None = None
+        self._mapping = mapping
+        self._max_tokens = max_tokens
+        self._pieces = 0
+        self._reason = ""
+
+    def take(self, response: InferResponse) -> str:
+        """Return the text that a response adds. Raises InferError if the response has no text."""
+        mapping = self._mapping
+        piece = b"".join(_texts(response, mapping.output))
+        self._pieces += bool(piece)
+        prompt_tokens = count_of(response, mapping.prompt_tokens)
+        if prompt_tokens is not None:
+            self.prompt_tokens = prompt_tokens
+        new_tokens = count_of(response, mapping.completion_tokens)
+        if new_tokens is not None:
+            self.completion_tokens = (self.completion_tokens or 0) + new_tokens
+        if mapping.finish_reason:
+            reason = b"".join(_texts(response, mapping.finish_reason, is_required=False)).decode("utf-8", "replace")
+            self._reason = reason if reason in ("stop", "length", "content_filter") else self._reason
+        return self.text.feed(piece)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the text has ended, when the last response is there.
+
+        Where the model does not say it, a text with all the tokens that the client allows was cut by that limit. Each
+        piece is a token at least.
+        """
+        if self.text.is_stopped:
+            return "stop"
+        if self._reason:
+            return self._reason
+        tokens = self._pieces if self.completion_tokens is None else self.completion_tokens
+        return "length" if self._max_tokens and tokens >= self._max_tokens else "stop"
+
+
+def output_of(response: InferResponse, name: str) -> tuple[TensorSpec, Buffer] | None:
+    """Return an output of a response; None if it has none of that name."""
+    for spec, data in zip(response.header.outputs, response.data, strict=True):
+        if spec.name == name:
+            return spec, data
+    return None
+
+
+def _texts(response: InferResponse, name: str, *, is_required: bool = True) -> Sequence[bytes]:
+    found = output_of(response, name)
+    if found is None:
+        if is_required:
+            raise internal(f"the response of model '{response.header.model_name}' has no output '{name}'")
+        return []
+    data, position, texts = memoryview(found[1]), 0, []
+    while position + 4 <= len(data):
+        end = position + 4 + int.from_bytes(data[position : position + 4], "little")
+        texts.append(bytes(data[position + 4 : end]))
+        position = end
+    return texts
+
+
+def count_of(response: InferResponse, name: str) -> int | None:
+    """Return the sum of an integer output; None without it. Raises InferError if it has another type."""
+    found = output_of(response, name) if name else None
+    if found is None:
+        return None
+    spec, data = found
+    if spec.datatype.item_bytes == 0 or spec.datatype is DataType.BYTES:
+        raise internal(f"output '{name}' is {spec.datatype.value}; a number of tokens is an integer")
+    numbers = np.frombuffer(data, dtype=spec.datatype.numpy)
+    return int(numbers.sum()) if numbers.size else None

@@ -1,0 +1,84 @@
+import pytest
+
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.openai_mapping import OpenAiMapping, read_openai_mapping
+from naiad.config.validate.model import validate
+from naiad.core.errors import InferError
+
+TEXTS = """
+name: "m" backend: "python"
+input [ { name: "A" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "B" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+VLLM = """
+name: "m" backend: "python"
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] },
+  { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] }
+]
+output [
+  { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "num_output_tokens" data_type: TYPE_UINT32 dims: [ -1 ] }
+]
+"""
+TENSORRT_LLM = """
+name: "m" backend: "python"
+max_batch_size: 8
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] },
+  { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
+"""
+
+
+def mapping(text, parameter=None):
+    return read_openai_mapping(config(text, parameter))
+
+
+def config(text, parameter):
+    if parameter is not None:
+        text += f'parameters {{ key: "openai" value {{ string_value: "{parameter}" }} }}'
+    return parse_pbtxt(text).config
+
+
+def test_forms_of_language_models_need_no_parameter():
+    assert mapping(VLLM) == OpenAiMapping(
+        "completion", "text_input", "text_output", completion_tokens="num_output_tokens"
+    )
+    assert mapping(TENSORRT_LLM) == OpenAiMapping("completion", "text_input", "text_output")
+    assert mapping(TEXTS) is None
+
+
+def test_only_tensors_need_no_name():
+    assert mapping(TEXTS, "chat, template=plain, max_tokens=9") == OpenAiMapping("chat", "A", "B", "plain", 9)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [
+        ("", "expected a task"),
+        ("rerank", "expected a task"),
+        ("chat", "needs template=NAME"),
+        ("completion,template=plain", "needs template=NAME"),
+        ("chat,template=jinja", "applies its own template"),
+        ("completion,input=C", "expected an input of TYPE_STRING: 'A'"),
+        ("completion,output=C", "has the outputs 'B'"),
+        ("completion,input=A,input=A", "twice"),
+        ("completion,max_tokens=0", "whole number"),
+        ("embedding", "expected floating-point numbers"),
+    ],
+)
+def test_parameter_that_does_not_fit(parameter, message):
+    found = config(TEXTS, parameter)
+    assert any(message in problem.message for problem in validate(found, model_name="m"))
+    with pytest.raises(InferError, match=message):
+        read_openai_mapping(found)
+
+
+def test_required_input_that_no_member_fills():
+    text = TEXTS + 'input [ { name: "C" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    with pytest.raises(InferError, match="required inputs 'C'"):
+        mapping(text, "completion,input=A")
