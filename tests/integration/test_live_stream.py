@@ -54,7 +54,8 @@ def test_events_are_of_the_whole_server(start_server: StartServer, tmp_path: Pat
         )
         assert any("expected 1 inputs" in line["text"] for event in [live.next("log")] for line in event["lines"])
         detail = [event.data for event in live.events if event.name == "detail"][-1]
-        assert {times["id"] for times in detail["recent"]} == {f"{EVIL}{number}" for number in range(6)}
+        shown = EVIL.replace("\x1b", "\\x1b")  # as the log has them
+        assert {times["id"] for times in detail["recent"]} == {f"{shown}{number}" for number in range(6)}
         assert detail["batches"][0]["reason"]
         numbers = [instance.get("process") for instance in detail["instances"]]
         assert numbers == ([None] if processes == 1 else [1, 2])

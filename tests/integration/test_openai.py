@@ -110,10 +110,10 @@ def test_characters_in_several_pieces_are_whole(client, stream):
 
 def test_sampling_reaches_the_model(client):
     found = client.completions.create(
-        model="words", prompt="sampling", temperature=0.5, seed=3, n=2, stop="#", extra_body={"top_k": 5}
+        model="words", prompt="sampling", temperature=0.5, seed=3, n=2, stop="\x01", extra_body={"top_k": 5}
     )
     texts = [json.loads(each.text) for each in found.choices]
-    assert texts[0] == {"seed": 3, "stop": ["#"], "temperature": 0.5, "top_k": 5}
+    assert texts[0] == {"seed": 3, "stop": ["\x01"], "temperature": 0.5, "top_k": 5}
     assert texts[1] == {**texts[0], "seed": 4}
 
 
@@ -277,7 +277,7 @@ def test_keys_restrict_the_api(tmp_path):
     repository = tmp_path / "models"
     write_openai_models(repository)
     line, key = new_key("ci", "inference")
-    (tmp_path / "keys").write_text(line)
+    (tmp_path / "keys").write_text(f"{line}\nprobe health -\n")
     flags = (f"--model-repository={repository}", "--load-model=echo", "--model-control-mode=explicit")
     with serving(tmp_path / "log", *flags, f"--api-key-file={tmp_path / 'keys'}") as running:
         url = f"http://{running.http_url}/v1"

@@ -58,7 +58,7 @@ def accepted_framing(accept: bytes) -> Framing | None:
     return None
 
 
-class StreamedRequest(InferRequest):
+class StreamedInference(InferRequest):
     """A request with a streamed response; its `context` is the HTTP context."""
 
     __slots__ = ()
@@ -112,7 +112,9 @@ class StreamedResponse:
     def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
         """Return the request whose responses this sends."""
         context = self._context
-        return StreamedRequest(header, data, self.take, id=request_id, arrival_ns=context.arrival_ns, context=context)
+        return StreamedInference(
+            header, data, self.take, id=request_id, arrival_ns=context.arrival_ns, context=context
+        )
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects, and pause it while its client is slow."""

@@ -12,7 +12,7 @@ from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest.openai.served_models import OpenAiModel
-from naiad.frontend.rest.stream import EVENTS, StreamedRequest
+from naiad.frontend.rest.stream import EVENTS, StreamedInference
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.response import as_event
 from naiad.protocol.openai.completion_reply import DONE, ReplyForm
@@ -84,7 +84,9 @@ class GenerationCall:
             header = forwarding.apply(header, written_fields(self._context.headers))
         request_id = self._form.id if len(self._choices) == 1 else f"{self._form.id}-{choice.index}"
         context = self._context
-        return StreamedRequest(header, data, self.take, id=request_id, arrival_ns=context.arrival_ns, context=context)
+        return StreamedInference(
+            header, data, self.take, id=request_id, arrival_ns=context.arrival_ns, context=context
+        )
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
