@@ -111,6 +111,8 @@ class EmbeddingCall:
             error = encoding_error(unfit, request)
         if error is not None:
             self._positions.pop(request, None)
+            if not response.final:  # The response does not fit; the model would go on.
+                self._engine.inference.cancel(request)
             self._fail(request, error)
         elif response.final and not self._positions and not self._is_over:
             self._finish()

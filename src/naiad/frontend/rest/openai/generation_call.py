@@ -109,6 +109,8 @@ class GenerationCall:
             except Exception as unfit:
                 error = encoding_error(unfit, request)
         if error is not None:
+            if not response.final:  # The response does not fit; the model would go on.
+                self._engine.inference.cancel(request)
             self._fail(request, error)
         elif response.final or choice.text.is_stopped:
             self._end_choice(request, choice)
