@@ -12,6 +12,8 @@ from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_CHOICES = 128
 """Limit of `n`, and of the prompts of a request times `n`: each is a request to the model."""
+MAX_PROMPT_CHARACTERS = 4 << 20
+"""Limit of the prompts of all choices together: each choice sends its prompt to the model, and may repeat it."""
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
 _MAX_INT64 = (1 << 63) - 1
@@ -142,6 +144,14 @@ def _request(body: BodyMembers, prompts: Sequence[str], *, is_chat: bool) -> Gen
         options.check_names(("include_usage", "include_obfuscation"))
         if not stream:
             raise body.wrong("stream_options", "no such member without 'stream': true")
+    characters = count * sum(map(len, prompts))
+    if characters > MAX_PROMPT_CHARACTERS:
+        raise OpenAiError(
+            f"the prompts of all choices have {characters} characters, and a request at most {MAX_PROMPT_CHARACTERS}."
+            " Send shorter prompts, or a smaller n",
+            param="n" if count > 1 else "prompt",
+            code="request_too_large",
+        )
     stops = _stops(body)
     echo = not is_chat and body.flag("echo")
     include_usage = options is not None and options.flag("include_usage")

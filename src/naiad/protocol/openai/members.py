@@ -48,7 +48,7 @@ class BodyMembers:
 
     def wrong(self, name: str, expected: str) -> OpenAiError:
         """Return the error of a member with a wrong value."""
-        shown = excerpt(repr(self._members.get(name)))
+        shown = _shown(self._members.get(name))
         return OpenAiError(
             f"'{self._prefix}{name}' is {shown}; expected {expected}",
             param=self._prefix + name,
@@ -98,6 +98,15 @@ class BodyMembers:
         return None if value is None else BodyMembers(value, f"{self._prefix}{name}.")
 
 
+def _shown(value: object) -> str:
+    """Return a value for an error; containers by their kind, since they may be large and deeply nested."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return excerpt(value if isinstance(value, str) else repr(value))
+
+
 def read_body(body: Buffer) -> BodyMembers:
     """Return the members of a body. Raises OpenAiError if it is not a JSON object."""
     try:
@@ -107,7 +116,7 @@ def read_body(body: Buffer) -> BodyMembers:
             f"We could not parse the JSON body of your request: {excerpt(str(error))}; expected one JSON object"
         ) from None
     if not isinstance(members, dict):
-        raise OpenAiError(f"the body is {excerpt(repr(members))}; expected one JSON object")
+        raise OpenAiError(f"the body is {_shown(members)}; expected one JSON object")
     return BodyMembers(members)
 
 

@@ -1,0 +1,14 @@
+"""Members of a body for the OpenAI API: values that do not fit, also large and nested ones."""
+
+import pytest
+
+from naiad.protocol.openai.members import read_body
+from naiad.protocol.openai.openai_error import OpenAiError
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_nested_values_are_refused_by_their_kind(opening: bytes) -> None:
+    closing = b"]" if opening == b"[" else b"}"
+    deep = opening * 1000 + b"1" + closing * 1000
+    with pytest.raises(OpenAiError, match=r"'model' is (a list|an object); expected a text"):
+        read_body(b'{"model":' + deep + b"}").text("model")
