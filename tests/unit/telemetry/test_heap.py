@@ -26,7 +26,7 @@ def test_everything_that_can_go_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG", logger=heap.__name__):
         heap.trim_heap()
         heap.trim_heap()
     records = [record for record in caplog.records if record.name == heap.__name__]

@@ -4,8 +4,11 @@ import orjson
 
 from naiad.core.errors import ErrorCode, InferError, Rejection, encodable
 
-PATHS = "/v1/"
+_PATHS = "/v1/"
 """All paths of the OpenAI API begin with it."""
+_VERTEX_PATHS = "/v1/endpoints/"
+_KSERVE_ENDS = (":predict", ":explain")
+"""Vertex AI's default routes and KServe's V1 protocol have paths below /v1, too: /v1/models/NAME:predict."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 404: "not_found"}
 
@@ -24,6 +27,11 @@ class OpenAiError(InferError):
         )
         self.param = param
         self.openai_code = code
+
+
+def is_openai_path(path: str) -> bool:
+    """Return whether a client of the OpenAI API asks for a path; the errors of other paths have KServe's shape."""
+    return path.startswith(_PATHS) and not path.startswith(_VERTEX_PATHS) and not path.endswith(_KSERVE_ENDS)
 
 
 def encode_openai_error(status: int, message: str, error: InferError | None = None) -> bytes:
