@@ -26,7 +26,13 @@ from naiad.telemetry.statistics.version_statistics import VersionStatistics
 _MODEL = "/v2/models/{model}[/versions/{version}]"
 _ROLLOUT = "/v2/models/{model}/rollout"
 _TEXT = b"text/plain"
-_HEALTH_SERVICES = ("", "inference.GRPCInferenceService", "grpc.health.v1.Health")
+_HEALTH_SERVICES = (
+    "",
+    "inference.GRPCInferenceService",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
 """Names that clients may ask for; the empty one is the whole server."""
 
 
@@ -124,6 +130,22 @@ HEALTH_WATCH: AnyOperation = Operation(
     group="Server",
     summary="gRPC's standard health check as a stream: the status, and each change of it",
     grpc=GrpcForm("/grpc.health.v1.Health/Watch"),
+)
+REFLECTION: AnyOperation = Operation(
+    name="reflection",
+    category="metadata",
+    kind="query",
+    group="Server",
+    summary="gRPC's reflection: the services and messages of the server",
+    grpc=GrpcForm("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
+)
+REFLECTION_ALPHA: AnyOperation = Operation(
+    name="reflection_alpha",
+    category="metadata",
+    kind="query",
+    group="Server",
+    summary="gRPC's reflection for older clients",
+    grpc=GrpcForm("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
 )
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -251,6 +273,8 @@ OPERATIONS = (
     SERVER_READY,
     HEALTH_CHECK,
     HEALTH_WATCH,
+    REFLECTION,
+    REFLECTION_ALPHA,
     STATISTICS,
     MODEL_METADATA,
     MODEL_READY,

@@ -162,6 +162,7 @@ def test_every_call_has_a_category() -> None:
     [
         ("/grpc.health.v1.Health/Check", "health"),
         ("/grpc.health.v1.Health/Watch", "health"),
+        ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "metadata"),
         ("/inference.GRPCInferenceService/ModelReady", "health"),
         ("/inference.GRPCInferenceService/ModelStreamInfer", "inference"),
         ("/inference.GRPCInferenceService/RepositoryIndex", "model-repository"),

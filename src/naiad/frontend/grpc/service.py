@@ -1,8 +1,8 @@
-"""The gRPC service over the engine: `inference.GRPCInferenceService` and `grpc.health.v1.Health`."""
+"""The gRPC services over the engine: `inference.GRPCInferenceService`, and gRPC's own for health and reflection."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from naiad.core.errors import InferError, excerpt, internal, unsupported
@@ -16,12 +16,13 @@ from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import control_handlers
 from naiad.frontend.grpc.health_watch import HealthWatch, HealthWatches
-from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
+from naiad.frontend.grpc.reflection import Reflections, ReflectionStream
+from naiad.frontend.grpc.stream import EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.slice_runner import SliceJob
 from naiad.operations.inference import INFER, STREAM_INFER
-from naiad.operations.models import HEALTH_WATCH, decode_health_check, encode_health
-from naiad.operations.operation import AnyOperation, MayBringFiles, grpc_path
+from naiad.operations.models import HEALTH_WATCH, REFLECTION, REFLECTION_ALPHA, decode_health_check, encode_health
+from naiad.operations.operation import AnyOperation, MayBringFiles, by_grpc_path, grpc_path
 from naiad.operations.table import OPERATIONS
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
@@ -33,6 +34,8 @@ _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction p
 _MODEL_INFER = grpc_path(INFER)
 _MODEL_STREAM_INFER = grpc_path(STREAM_INFER)
 _HEALTH_WATCH = grpc_path(HEALTH_WATCH)
+
+_ServiceStream = InferStream | EndedStream | HealthWatch | ReflectionStream
 
 
 class InferenceGrpcService:
@@ -62,9 +65,15 @@ class InferenceGrpcService:
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
         self._controls = control_handlers(operations, calls, may_bring_files)
-        self._streaming = frozenset((_MODEL_STREAM_INFER, _HEALTH_WATCH))
-        self._methods = frozenset((_MODEL_INFER, *self._streaming, *self._controls))
-        self._watches = HealthWatches(lambda: encode_health(engine.views.is_ready()), decode_health_check)
+        watches = HealthWatches(lambda: encode_health(engine.views.is_ready()), decode_health_check)
+        reflections = Reflections(list(by_grpc_path(operations)))
+        self._open_stream: Mapping[str, Callable[[GrpcCall], _ServiceStream]] = {
+            _MODEL_STREAM_INFER: self._open_inferences,
+            _HEALTH_WATCH: watches.open,
+            grpc_path(REFLECTION): reflections.open,
+            grpc_path(REFLECTION_ALPHA): reflections.open,
+        }
+        self._methods = frozenset((_MODEL_INFER, *self._open_stream, *self._controls))
 
     # --- called by the transport -----------------------------------------------------------------------------
 
@@ -104,10 +113,10 @@ class InferenceGrpcService:
 
     def is_streaming(self, path: str) -> bool:
         """Return whether messages of calls to `path` are delivered one by one."""
-        return path in self._streaming
+        return path in self._open_stream
 
     def stream_message(self, call: GrpcCall, message: Buffer) -> None:
-        """Submit one request of a ModelStreamInfer call, or begin to watch."""
+        """Submit one request of a ModelStreamInfer call, begin to watch, or answer a request of reflection."""
         stream = self._stream_of(call)
         try:
             stream.take(message)
@@ -117,7 +126,7 @@ class InferenceGrpcService:
             raise
 
     def refuse_message(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
-        """Answer a message of a ModelStreamInfer call with an error; the call goes on. A watching call ends."""
+        """Answer a message of a ModelStreamInfer call with an error; the call goes on. Other calls end."""
         self._stream_of(call).refuse(message, error)
 
     def stream_half_closed(self, call: GrpcCall) -> None:
@@ -132,16 +141,13 @@ class InferenceGrpcService:
         """End a ModelStreamInfer call after the responses to its open requests."""
         self._stream_of(call).drain()
 
-    def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream | HealthWatch:
-        stream = call.context
-        if stream is ENDED:
-            return ENDED
-        if call.path == _HEALTH_WATCH:
-            return stream if type(stream) is HealthWatch else self._watches.open(call)
-        if type(stream) is not InferStream:
-            sender = None if self._compression is None else self._compression.sender(call)
-            stream = InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)
-        return stream
+    def _stream_of(self, call: GrpcCall) -> _ServiceStream:
+        stream: _ServiceStream | None = call.context  # type: ignore[assignment]  # set by the streams
+        return self._open_stream[call.path](call) if stream is None else stream
+
+    def _open_inferences(self, call: GrpcCall) -> InferStream:
+        sender = None if self._compression is None else self._compression.sender(call)
+        return InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)
 
     # --- inference -------------------------------------------------------------------------------------------
 
