@@ -27,6 +27,7 @@ VERBS = {
     "export": ("naiad.cli.package.export", "put a package of naiad optimize into a repository or a running server"),
     "split": ("naiad.cli.large_models.split", "cut an ONNX model into stages that run as a pipeline"),
     "rank": ("naiad.cli.large_models.rank", "run the ranks of a model that belong to this machine"),
+    "client-code": ("naiad.cli.client_code.client_code", "write a typed client of a model, in Python or TypeScript"),
     "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
     "key": ("naiad.cli.key", "make an API key for --api-key-file"),

@@ -1,0 +1,1 @@
+"""`naiad client-code`: a typed client module for one model."""
