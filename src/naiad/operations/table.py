@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from naiad.operations import dashboard, inference, models, openai, repository, settings, shared_memory
+from naiad.operations import dashboard, inference, mcp, models, openai, repository, settings, shared_memory
 from naiad.operations.operation import AnyOperation, by_grpc_path
 
 OPERATIONS: tuple[AnyOperation, ...] = (
@@ -14,6 +14,7 @@ OPERATIONS: tuple[AnyOperation, ...] = (
     *shared_memory.OPERATIONS,
     *dashboard.OPERATIONS,
     *openai.OPERATIONS,
+    *mcp.OPERATIONS,
 )
 WITHOUT_PAGES = tuple(operation for operation in OPERATIONS if operation not in (*models.PAGES, *dashboard.PAGES))
 """The operations of a server with --http-docs=false and --allow-dashboard=false."""
@@ -37,7 +38,11 @@ def operations_of(path: str) -> Mapping[str, AnyOperation]:
     return next((found for pattern, found in _BY_PATTERN.items() if re.fullmatch(pattern, path)), {})
 
 
-def served_operations(*, docs: bool, dashboard_page: bool) -> Sequence[AnyOperation]:
-    """Return the operations of a server with or without the API page, and with or without the dashboard."""
-    left_out = (*(() if docs else models.PAGES), *(() if dashboard_page else dashboard.PAGES))
+def served_operations(*, docs: bool, dashboard_page: bool, tools: bool) -> Sequence[AnyOperation]:
+    """Return the operations of a server with or without the API page, the dashboard, and models as tools."""
+    left_out = (
+        *(() if docs else models.PAGES),
+        *(() if dashboard_page else dashboard.PAGES),
+        *(() if tools else mcp.OPERATIONS),
+    )
     return tuple(operation for operation in OPERATIONS if operation not in left_out)

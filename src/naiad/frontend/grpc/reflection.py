@@ -23,7 +23,7 @@ class Reflections:
     """The reflection calls of one event loop. The descriptors are made for the first of them."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """`paths` are those of the served methods."""
+        """`paths` has the path of each served method."""
         self._paths = paths
         self._answers: ReflectionAnswers | None = None
 

@@ -6,6 +6,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from naiad.core.errors import InferError, cause_of, internal, invalid_argument, wrong_request
 from naiad.core.request import InferRequest, RequestHeader
@@ -29,6 +30,16 @@ from naiad.wire.header_fields import written_fields
 
 _CONTENT_CODING = b"content-encoding"
 _CACHED_MODELS = 1024
+
+
+class ResponseReceiver(Protocol):
+    """Makes a request and receives its responses."""
+
+    def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
+        """Return the request."""
+
+    def watch(self, request: InferRequest, engine: Engine) -> None:
+        """Cancel the request when its client disconnects."""
 
 
 class GenerateRoutes:
@@ -75,6 +86,10 @@ class GenerateRoutes:
             self._reject(context, model, version, error)
             return
         self.generate_stream(context, arguments)
+
+    def execute(self, context: HttpContext, model: str, receiver: ResponseReceiver) -> None:
+        """Submit a request with the members in the body of `context`; errors are responses of `context`."""
+        self._read(context, {"model": model, "version": ""}, functools.partial(self._submit, context, receiver))
 
     def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Reject a request by its headers, before its body has arrived."""
@@ -148,7 +163,7 @@ class GenerateRoutes:
     def _reject(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
         failed_requests.respond(context, failed_requests.find_id(context.body), model, version, error)
 
-    def _submit(self, context: HttpContext, receiver: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
+    def _submit(self, context: HttpContext, receiver: ResponseReceiver, prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
         try:
             if self._forwarding is not None:

@@ -19,6 +19,7 @@ from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import control_action
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
+from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
 from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
 from naiad.frontend.rest.rollout import rollout_actions
 from naiad.frontend.router import Action, Route, Router
@@ -47,11 +48,12 @@ class RestApi:
         operations: Sequence[AnyOperation] = OPERATIONS,
         live: LiveFeed | None = None,
         dashboard_is_local: bool = False,
+        mcp_is_local: bool = False,
     ) -> None:
         """`calls` carries out control operations, and its runner decodes and encodes large bodies.
 
         `live` has the live streams; by default they show this process alone. With `dashboard_is_local`, only clients
-        of this machine get the dashboard's page, and what the log says.
+        of this machine get the dashboard's page, and what the log says; with `mcp_is_local`, models as tools.
         """
         self._engine = engine
         self._codings = codings
@@ -65,6 +67,7 @@ class RestApi:
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
         self._openai = OpenAiRoutes(engine, max_input_bytes, forwarding, run_in_thread)
+        self._mcp = McpRoutes(engine, self._generate, self._openai.actions(), local_only=mcp_is_local)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -75,6 +78,7 @@ class RestApi:
             {
                 **self._inference(),
                 **self._openai.actions(),
+                **self._mcp.actions(),
                 **rollout_actions(self._engine),
                 **page.actions(),
                 **DashboardRoutes(self._run_in_thread, local_only=self._dashboard_is_local).actions(),
@@ -85,10 +89,11 @@ class RestApi:
                 GENERATE: self._generate.check,
                 GENERATE_STREAM: self._generate.check,
                 **self._openai.checks(),
+                **self._mcp.checks(),
             },
             partial(control_action, self._calls, may_bring_files=self._may_bring_files),
         )
-        page.router = live_route.router = self._router = Router(routes)
+        page.router = live_route.router = self._mcp.router = self._router = Router(routes)
         return self._router
 
     def _inference(self) -> Mapping[AnyOperation, Action]:

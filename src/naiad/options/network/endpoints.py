@@ -147,6 +147,13 @@ class HttpOptions:
         kind=ValueKind.BOOLEAN,
         default_text="to clients of this machine",
     )
+    mcp: bool | None = option(
+        None,
+        "allow-mcp",
+        "naiad: serve models as tools of language models, by the Model Context Protocol, at /mcp.",
+        kind=ValueKind.BOOLEAN,
+        default_text="to clients of this machine",
+    )
     header_forward_pattern: str = option(
         "",
         "http-header-forward-pattern",
@@ -163,6 +170,16 @@ class HttpOptions:
     def dashboard_is_local(self) -> bool:
         """Whether only clients of this machine may see the page and what the log says: unless the flag is true."""
         return self.dashboard is not True
+
+    @property
+    def serves_mcp(self) -> bool:
+        """Whether models are served as tools, to any client."""
+        return self.mcp is not False
+
+    @property
+    def mcp_is_local(self) -> bool:
+        """Whether only clients of this machine may use models as tools: unless the flag is true."""
+        return self.mcp is not True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""gRPC's server reflection: what the server tells clients about its services and messages."""
+"""gRPC's server reflection: what clients learn about the services and messages of the server."""

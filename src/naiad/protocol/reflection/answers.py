@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from naiad.core.errors import excerpt
@@ -20,7 +19,7 @@ _INVALID_ARGUMENT = 3
 
 def _message_class(name: str) -> Any:
     pool = DescriptorPool()  # of its own: a program may have another library's messages of this name
-    pool.Add(reflection_file(V1))  # type: ignore[no-untyped-call]
+    pool.Add(reflection_file(V1))
     return GetMessageClass(pool.FindMessageTypeByName(f"{V1}.{name}"))
 
 
@@ -81,6 +80,6 @@ def _take_file(response: Any, files: Sequence[bytes] | None, otherwise: str) -> 
         response.file_descriptor_response.file_descriptor_proto.extend(files)
 
 
-def _fail(response: Message | Any, code: int, message: str) -> None:
+def _fail(response: Any, code: int, message: str) -> None:
     response.error_response.error_code = code
     response.error_response.error_message = message

@@ -220,9 +220,12 @@ class Ports:
             calls=self.control_calls,
             may_bring_files=self._may_bring_files(access.http_restricted),
             run_in_thread=self._index_threads.run,
-            operations=served_operations(docs=options.docs, dashboard_page=options.serves_dashboard),
+            operations=served_operations(
+                docs=options.docs, dashboard_page=options.serves_dashboard, tools=options.serves_mcp
+            ),
             live=self.live,
             dashboard_is_local=options.dashboard_is_local,
+            mcp_is_local=options.mcp_is_local,
         )
         router = self._router = api.router()
         rule = self._rule(access.http_restricted, "API")

@@ -45,7 +45,7 @@ def test_methods_that_are_not_served_are_left_out() -> None:
     assert index.file_declaring("inference.GRPCInferenceService.ModelInfer") is None
 
 
-def test_shown_messages_are_those_of_tritons_client() -> None:
+def test_messages_are_equal_to_tritons() -> None:
     pool = DescriptorPool()
     for file in FILES:
         pool.Add(file)
@@ -97,13 +97,13 @@ def test_message_without_extensions_has_no_numbers() -> None:
     assert not numbers.extension_number
 
 
-def test_host_is_repeated_and_an_empty_question_is_an_error() -> None:
+def test_empty_question_is_an_error() -> None:
     answer = ask(host="h")
     assert (answer.valid_host, answer.error_response.error_code) == ("h", INVALID_ARGUMENT)
     assert "file_containing_symbol" in answer.error_response.error_message
 
 
-def test_long_names_are_cut_in_errors_and_long_messages_are_refused() -> None:
+def test_long_names_are_cut_and_messages_refused() -> None:
     assert len(ask(file_containing_symbol="x" * 5000).error_response.error_message) < 300
     with pytest.raises(InferError, match="at most 65536 are allowed") as raised:
         ask(file_containing_symbol="x" * 70000)

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: models as tools of language models."""
