@@ -1,6 +1,7 @@
 """A model as a tool: name, description, and the JSON schemas of its inputs and outputs.
 
-Arguments are the members of the generate extension: the data of an input by its name, as one list or nested as its shape.
+Arguments are the members of the generate extension: the data of an input by its name, as one list or nested as its
+shape.
 """
 
 from collections.abc import Sequence
