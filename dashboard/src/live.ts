@@ -21,8 +21,8 @@ export interface ServerEvent {
   core_count: number;
   model_control_mode: "none" | "poll" | "explicit";
   ready: boolean;
-  /** What this client may do, by category. `reason` says why not, for people. */
-  allowed: Record<"inference" | "model-repository" | "rollout" | "logging" | "statistics", { allowed: boolean; reason?: string }>;
+  /** What this client may do, by category. `reason` says why not, for people; with `asks_for_key` an API key may change that. */
+  allowed: Record<"inference" | "model-repository" | "rollout" | "logging" | "statistics", { allowed: boolean; reason?: string; asks_for_key?: boolean }>;
 }
 
 /** Second event, and again when a state changes: every model of the repository that this client may see. */

@@ -86,6 +86,54 @@ test("a server that dies: the page says so and comes back by itself", async (t) 
     });
 });
 
+/** The queries of the live streams that the page has opened. */
+function streamQueries(server) {
+    return server.requests.filter((each) => each.path === "v2/live").map((each) => each.query);
+}
+
+async function until(isMet) {
+    for (let i = 0; !isMet(); i++) {
+        assert.ok(i < 600, "it does not happen");
+        await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+}
+
+test("a page that nobody sees asks less often, and at once again when it is seen", async (t) => {
+    const { server, page } = await scene(t, { models: [row("digits")] });
+    await page.clock.install();
+    await page.reload();
+    await page.waitForSelector(".card");
+    const before = streamQueries(server).length;
+    const setHidden = (hidden) => page.evaluate((value) => {
+        Object.defineProperty(document, "hidden", { get: () => value, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
+    await setHidden(true);
+    await page.clock.runFor(20_000);
+    await setHidden(false);
+    await page.clock.runFor(20_000);
+    assert.deepEqual(streamQueries(server).slice(before).filter(Boolean), []);
+    await setHidden(true);
+    await page.clock.runFor(31_000);
+    await until(() => streamQueries(server).at(-1) === "?interval_ms=5000");
+    await setHidden(false);
+    await until(() => streamQueries(server).at(-1) === "");
+    await until(() => server.streams.size === 1);
+});
+
+test("after a sleep of the computer the page connects anew", async (t) => {
+    const { server, page } = await scene(t, { models: [row("digits")] });
+    await page.clock.install();
+    await page.reload();
+    await page.waitForSelector(".card");
+    server.isSilent = true;
+    const before = streamQueries(server).length;
+    await page.clock.fastForward(3_600_000);
+    await until(() => streamQueries(server).length > before);
+    server.isSilent = false;
+    await page.getByText("Live", { exact: true }).waitFor();
+});
+
 test("the reason of a server that shuts down is shown", async (t) => {
     const { server, page } = await scene(t, { models: [row("digits")] });
     await page.waitForSelector(".card");
@@ -141,6 +189,26 @@ test("a page that was opened in the background shows the model all the same", as
     await page.getByText("max_batch_size").waitFor();
 });
 
+test("names from right to left, colors of the user, and a page at four times its size", async (t) => {
+    const name = "نموذج 7";
+    const narrow = { forcedColors: "active", viewport: { width: 320, height: 430 }, deviceScaleFactor: 4 };
+    const { server, page } = await scene(t, { models: [row(name), row("x".repeat(300))] }, "", narrow);
+    server.script = (scripted) => scripted.serve(`${name}/1`, 5);
+    await page.waitForSelector(".card");
+    assert.equal(await page.evaluate(() => matchMedia("(forced-colors: active)").matches), true);
+    for (const hash of ["#/", `#/models/${encodeURIComponent(name)}`, "#/pipeline", "#/traffic", "#/rollout", "#/control"]) {
+        await page.goto(`${server.url}${hash}`);
+        await page.waitForSelector("h1");
+        assert.equal(await overflow(page), 0, hash);
+    }
+    await page.goto(`${server.url}#/models/${encodeURIComponent(name)}`);
+    await page.locator("h1 bdi", { hasText: name }).waitFor();
+    const swatches = page.locator("main .bar-track i");
+    await swatches.first().waitFor({ state: "attached" });
+    const colors = await swatches.evaluateAll((all) => all.map((each) => getComputedStyle(each).backgroundColor));
+    assert.ok(colors.every((color) => !["rgba(0, 0, 0, 0)", "rgb(255, 255, 255)"].includes(color)), colors.join("; "));
+});
+
 test("names stand as text that changes nothing around them, also in titles and choices", async (t) => {
     const { page } = await scene(t, { models: [row("\u202egpj")] }, `#/rollout/${encodeURIComponent("\u202egpj")}`);
     await page.getByRole("heading", { name: "\\u202egpj" }).waitFor();
@@ -168,6 +236,23 @@ test("a server with keys asks for one, and opens with it", async (t) => {
     await page.reload();
     await page.waitForSelector(".card");
     assert.ok(server.requests.every((each) => !each.query.includes("secret")));
+});
+
+test("a key for one category is asked for where its controls would be", async (t) => {
+    const no = { allowed: false, reason: "missing API key: send it as 'Authorization: Bearer <key>'", asks_for_key: true };
+    const { server, page } = await scene(t, { models: [row("digits")], rights: (key) => (key === "Bearer naiad_admin" ? {} : { "model-repository": no, rollout: no }) }, "#/control");
+    await page.getByText("missing API key").waitFor();
+    assert.equal(await page.getByRole("button", { name: /load/i }).count(), 0);
+    assert.deepEqual(await axe(page), []);
+    await page.getByLabel("API key").fill("wrong");
+    await page.getByRole("button", { name: "Use the key" }).click();
+    await page.getByRole("button", { name: "Forget the key" }).waitFor();
+    await page.getByLabel("API key").fill("naiad_admin");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: "Unload digits" }).waitFor();
+    await page.goto(`${server.url}#/rollout`);
+    await page.getByText("No rollout is under way.").waitFor();
+    assert.equal(await page.getByLabel("API key").count(), 0);
 });
 
 test("models without metadata, versions or figures have their places", async (t) => {

@@ -15,9 +15,9 @@ export const BOUNDS_US = [100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 
 const YES = { allowed: true };
 
 export class ScriptedServer {
-    /** `options`: models (rows), allowed, mode, prefix, key, answers (path to JSON), interval_ms, started_ms. */
+    /** `options`: models (rows), allowed, or rights (from the key to allowed), mode, prefix, key, answers (path to JSON), interval_ms, started_ms. */
     constructor(options = {}) {
-        Object.assign(this, { prefix: "/", models: [], allowed: {}, mode: "explicit", key: "", answers: {}, interval_ms: 200, started_ms: 1_790_000_000_000 }, options);
+        Object.assign(this, { prefix: "/", models: [], allowed: {}, mode: "explicit", key: "", answers: {}, interval_ms: 200, started_ms: 1_790_000_000_000, rights: () => this.allowed }, options);
         this.totals = new Map();
         this.streams = new Set();
         this.requests = [];
@@ -72,7 +72,7 @@ export class ScriptedServer {
         for (const stream of this.streams) stream.write(event(name, data));
     }
 
-    serverEvent() {
+    serverEvent(allowed = this.allowed) {
         const categories = ["inference", "model-repository", "rollout", "logging", "statistics"];
         return {
             name: "scripted",
@@ -83,7 +83,7 @@ export class ScriptedServer {
             core_count: 4,
             model_control_mode: this.mode,
             ready: true,
-            allowed: Object.fromEntries(categories.map((name) => [name, this.allowed[name] ?? YES])),
+            allowed: Object.fromEntries(categories.map((name) => [name, allowed[name] ?? YES])),
         };
     }
 
@@ -101,7 +101,7 @@ export class ScriptedServer {
         this.clock_ms = Math.max(this.clock_ms + 1, Date.now());
         this.cpu_s += 0.1;
         this.script(this);
-        if (this.streams.size) this.send("sample", this.sampleEvent(this.changed));
+        if (this.streams.size && !this.isSilent) this.send("sample", this.sampleEvent(this.changed));
         this.changed.clear();
     }
 
@@ -113,15 +113,15 @@ export class ScriptedServer {
         this.requests.push({ method: request.method, path: at, query: url.search, body, key: request.headers.authorization });
         if (at === "" || at.startsWith("dashboard/")) return this.file(response, at === "" ? "index.html" : at.slice(10));
         if (this.key && request.headers.authorization !== `Bearer ${this.key}`) return end(response, 401, { error: "this server needs a key" });
-        if (at === "v2/live") return this.open(response);
+        if (at === "v2/live") return this.open(response, this.rights(request.headers.authorization));
         const found = this.answers[`${request.method} ${at}`] ?? this.answers[at];
         if (found === undefined) return end(response, 404, { error: `unknown path ${at}` });
         end(response, 200, typeof found === "function" ? found(body) : found);
     }
 
-    open(response) {
+    open(response, allowed) {
         response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
-        response.write(event("server", this.serverEvent()));
+        response.write(event("server", this.serverEvent(allowed)));
         response.write(event("models", { models: this.models, left_out: 0 }));
         response.write(event("sample", this.sampleEvent(this.totals.keys())));
         this.streams.add(response);

@@ -1,20 +1,36 @@
 """The demonstration does what the README promises: real models, real inputs, right answers over both protocols."""
 
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from support.browser import needs_browser
+from support.page_tests import needs_modules, needs_node, run_page_tests
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
 PACKAGES_MAY_TAKE_S = 300
 COMMANDS = "Three commands to copy"
+NOTE = ("Meeting at noon", "Bring 3 red apples", "Room 42, second floor")
 pytestmark = pytest.mark.timeout(PACKAGES_MAY_TAKE_S + 60)
+
+
+class Kept(NamedTuple):
+    """A demonstration that keeps running."""
+
+    folder: Path
+    printed: list[str]
+    """Its lines up to the address of the dashboard."""
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -62,22 +78,62 @@ def test_demo_answers_over_http_and_grpc(tmp_path: Path) -> None:
     run(naiad("check", "naiad_demo/models"), tmp_path)
 
 
-def test_printed_commands_work_beside_demo(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    """The command of `make demo-keep`, with what it has printed."""
+    folder = tmp_path_factory.mktemp("kept")
     process = subprocess.Popen(
-        naiad("demo", "--keep-running"), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        naiad("demo", "--keep-running"), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
+        printed: list[str] = []
         for line in process.stdout:
-            if line.startswith(COMMANDS):
+            printed.append(line.strip())
+            if line.startswith("Dashboard: "):
                 break
-        metadata, explain, ocr = (shlex.split(process.stdout.readline()) for _ in range(3))
-        assert '"target_label"' in run(metadata, tmp_path)
-        assert "Rows of batches" in run(explain, tmp_path)
-        assert "Thank you for your order" in run(ocr, tmp_path)
-        assert (tmp_path / "naiad_demo" / "invoice.ocr.png").is_file()
-        assert {path.name for path in (tmp_path / "naiad_demo").iterdir()} == {"models", "ocr", "invoice.ocr.png"}
+        yield Kept(folder, printed)
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
         process.stdout.close()
+
+
+def test_printed_commands_work_beside_demo(kept: Kept) -> None:
+    first = kept.printed.index(COMMANDS) + 1
+    metadata, explain, ocr = map(shlex.split, kept.printed[first : first + 3])
+    assert '"target_label"' in run(metadata, kept.folder)
+    assert "Rows of batches" in run(explain, kept.folder)
+    assert "Thank you for your order" in run(ocr, kept.folder)
+    assert (kept.folder / "naiad_demo" / "invoice.ocr.png").is_file()
+    assert {path.name for path in (kept.folder / "naiad_demo").iterdir()} == {"models", "ocr", "invoice.ocr.png"}
+
+
+def write_note(path: Path) -> None:
+    """Draw lines of several sizes, one of them slanted, on a background that is not flat."""
+    page = Image.blend(
+        Image.linear_gradient("L").resize((800, 500)).convert("RGB"), Image.new("RGB", (800, 500), "#ffe0a0"), 0.7
+    )
+    pen = ImageDraw.Draw(page)
+    pen.text((70, 50), NOTE[0], fill="#102040", font=ImageFont.load_default(56))
+    pen.text((70, 190), NOTE[1], fill="#601020", font=ImageFont.load_default(40))
+    label = Image.new("RGB", (460, 66), "#fff4d0")
+    ImageDraw.Draw(label).text((10, 10), NOTE[2], fill="#104010", font=ImageFont.load_default(36))
+    page.paste(label.rotate(5, Image.Resampling.BICUBIC, expand=True, fillcolor="#ffe0a0"), (150, 300))
+    page.save(path)
+
+
+@needs_node
+@needs_modules
+@needs_browser
+def test_own_picture_is_read_on_the_page_of_the_last_line(kept: Kept, tmp_path: Path) -> None:
+    write_note(tmp_path / "note.png")
+    label, _, url = kept.printed[-1].partition(" ")
+    assert label == "Dashboard:"
+    run_page_tests(
+        "playground/demo.test.mjs",
+        NAIAD_URL=url,
+        WORK=str(tmp_path),
+        PICTURE=str(tmp_path / "note.png"),
+        LINES=json.dumps(NOTE),
+    )

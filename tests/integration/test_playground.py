@@ -3,28 +3,19 @@
 What is checked is in `dashboard/tests/playground/browser.test.mjs`, because the code of the page runs there, too.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.browser import PROGRAM, needs_browser
+from support.browser import needs_browser
+from support.page_tests import LIMIT_S, needs_modules, needs_node, run_page_tests
 from support.playground_models import classifier, write_playground_models
 from support.server_process import ServerProcess, serving
 
-DASHBOARD = Path(__file__).parents[2] / "dashboard"
-NODE = shutil.which("node")
 RIGHT = "x-key=secret"
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(NODE is None, reason="Node.js is not installed"),
-    pytest.mark.skipif(not (DASHBOARD / "node_modules").exists(), reason="npm ci has not run in dashboard/"),
-]
+pytestmark = [needs_node, needs_modules, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def run_node(file: str, work: Path, **environment: str) -> None:
-    """Run a file of tests with Node.js; its report is the message of a failure."""
-    assert NODE is not None
-    done = subprocess.run(
-        [NODE, "--test", "--test-reporter=spec", f"tests/playground/{file}"],
-        cwd=DASHBOARD,
-        env={**os.environ, "CHROMIUM": PROGRAM or "", "PYTHON": sys.executable, "WORK": str(work), **environment},
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_page_tests(f"playground/{file}", WORK=str(work), **environment)
 
 
 @pytest.mark.parametrize("name", ["tensors", "forms", "code"])

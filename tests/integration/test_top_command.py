@@ -5,11 +5,14 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from naiad.options.network.access_options import digest_of
 from support.model_repository import write_identity
@@ -89,11 +92,66 @@ def test_screen_follows_a_server_through_its_restart(start_server: StartServer, 
         os.close(terminal)
 
 
-def wait_text(terminal: int, *texts: str) -> None:
-    """Read what is written from now on until it has one of the texts."""
+@contextlib.contextmanager
+def screen(*arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", int, list[Any]]]:
+    """Run the command in a terminal of its own; yield the process, the terminal and its settings before."""
+    terminal, its_side = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    command = [sys.executable, "-m", "naiad", "top", *arguments]
+    process = subprocess.Popen(
+        command, stdin=its_side, stdout=its_side, stderr=its_side, env=ENVIRONMENT, start_new_session=True
+    )
+    os.close(its_side)
+    try:
+        yield process, terminal, before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def test_signals_leave_the_terminal_as_it_was(server: ServerProcess) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with screen(server.http_url, "--interval=250ms") as (process, terminal, before):
+            wait_text(terminal, "q: quit")
+            assert termios.tcgetattr(terminal) != before
+            process.send_signal(number)
+            wait_text(terminal, "\x1b[?1049l")
+            assert process.wait(60) == 128 + number
+            assert termios.tcgetattr(terminal) == before
+
+
+def test_suspended_table_gives_the_terminal_back(server: ServerProcess) -> None:
+    with screen(server.http_url, "--interval=250ms") as (process, terminal, before):
+        wait_text(terminal, "q: quit")
+        process.send_signal(signal.SIGTSTP)
+        wait_text(terminal, "\x1b[?1049l")
+        assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
+        assert termios.tcgetattr(terminal) == before
+        process.send_signal(signal.SIGCONT)
+        wait_text(terminal, "q: quit")
+        os.write(terminal, b"q")
+        assert process.wait(60) == 0
+
+
+def test_wrong_key_ends_with_its_reason_behind_the_table(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    (tmp_path / "keys").write_text(f"viewer statistics {digest_of('secret').hex()}\npublic health -\n")
+    server = start_server(tmp_path / "models", f"--api-key-file={tmp_path / 'keys'}")
+    server.wait_ready()
+    with screen(server.http_url, "--header=Authorization: Bearer wrong") as (process, terminal, before):
+        seen = wait_text(terminal, "naiad top: ")
+        assert seen.index("\x1b[?1049l") < seen.index("naiad top: ")
+        assert process.wait(60) == 1
+        assert termios.tcgetattr(terminal) == before
+
+
+def wait_text(terminal: int, *texts: str) -> str:
+    """Read what is written from now on until it has one of the texts; return it."""
     seen, end_s = "", time.monotonic() + 90
     while not any(text in seen for text in texts):
         assert time.monotonic() < end_s, seen[-2000:]
         if select.select([terminal], [], [], 1.0)[0]:
             with contextlib.suppress(OSError):
                 seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen

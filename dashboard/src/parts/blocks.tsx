@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
 import type { ModelRow } from "../live";
 import { visible } from "../format";
+import { KeyForm } from "./key_form";
 
 export function Figure(props: { label: string; value: string; unit?: string; note?: string; tone?: "bad" | "warn" }) {
     return (
@@ -43,7 +44,7 @@ export function Empty(props: { title: string; children?: ComponentChildren }) {
 
 /** Text of others: a name, a message, a log line. Never markup, and control characters are visible. */
 export function Text(props: { children: string }) {
-    return <>{visible(props.children)}</>;
+    return <bdi>{visible(props.children)}</bdi>; // Names that are written from right to left do not move what is beside them.
 }
 
 export type Health = "ready" | "part" | "busy" | "failed" | "off";
@@ -69,13 +70,14 @@ export function HealthMark(props: { health: Health }) {
     return <span class={`health ${props.health}`}>{HEALTH_TEXT[props.health]}</span>;
 }
 
-/** Why a control is not here. */
-export function NotAllowed(props: { what: string; reason: string | undefined; children?: ComponentChildren }) {
+/** Why a control is not here, and the field for a key if one may bring it back. */
+export function NotAllowed(props: { what: string; reason: string | undefined; asksForKey?: boolean | undefined; children?: ComponentChildren }) {
     return (
         <div class="not-allowed">
             <p>
                 <strong>{props.what}</strong> <Text>{props.reason ?? "The server does not allow it for this client."}</Text>
             </p>
+            {props.asksForKey && <KeyForm action="Use the key" />}
             {props.children}
         </div>
     );

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo } from "preact/hooks";
 import { useSignal } from "@preact/signals";
-import { ApiError } from "../api";
+import { ApiError, apiKey } from "../api";
 import { NotAllowed, Text } from "../parts/blocks";
 import { server } from "../state/store";
 import { ClassLabels } from "./class_labels";
@@ -33,14 +33,14 @@ export function Playground(props: { model: string; version?: string }) {
             },
         );
         return () => stop.abort();
-    }, [props.model, props.version, attempt.value]);
+    }, [props.model, props.version, attempt.value, apiKey.value]);
     const inference = server.value?.allowed.inference;
-    if (inference && !inference.allowed) return <NotAllowed what="You cannot send requests to this model." reason={inference.reason} />;
+    if (inference && !inference.allowed) return <NotAllowed what="You cannot send requests to this model." reason={inference.reason} asksForKey={inference.asks_for_key} />;
     switch (loaded.value.phase) {
         case "loading":
             return <p class="waiting" role="status">Reading the model's metadata…</p>;
         case "failed":
-            if (loaded.value.isRefused) return <NotAllowed what="You cannot see this model." reason={loaded.value.message} />;
+            if (loaded.value.isRefused) return <NotAllowed what="You cannot see this model." reason={loaded.value.message} asksForKey />;
             return (
                 <div class="playground">
                     <p class="problem" role="alert"><Text>{loaded.value.message}</Text></p>

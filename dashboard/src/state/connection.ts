@@ -8,8 +8,16 @@ import { detail, server, take } from "./store";
 
 const FIRST_WAIT_MS = 500;
 const MAX_WAIT_MS = 5000;
-/** Without any event for so long, the connection is taken for dead. A sample comes every second. */
+/**
+ * Without any event for so long, the connection is taken for dead. It is looked for by the clock on the wall, which goes
+ * on while a computer sleeps: timers do not.
+ */
 const SILENCE_MS = 15_000;
+const LOOK_MS = 2000;
+/** A page that nobody has seen for so long asks for samples less often. */
+const UNSEEN_AFTER_MS = 30_000;
+/** Short enough that rates stay without a gap. */
+const UNSEEN_INTERVAL_MS = 5000;
 
 export type Connection =
     | { phase: "connecting" }
@@ -21,12 +29,27 @@ export type Connection =
 
 export const connection = signal<Connection>({ phase: "connecting" });
 
+/** Whether the page has been hidden for a while. */
+const isUnseen = signal(false);
+
+function watchVisibility(): void {
+    let timer = 0;
+    const change = () => {
+        clearTimeout(timer);
+        if (document.hidden) timer = setTimeout(() => (isUnseen.value = true), UNSEEN_AFTER_MS);
+        else isUnseen.value = false;
+    };
+    document.addEventListener("visibilitychange", change);
+    change();
+}
+
 /** The query of the stream for what the page shows. */
 function query(): string {
     const shown = route.value;
     const fields = new URLSearchParams();
     if (shown.model && shown.view !== "rollout" && shown.tab !== "try") fields.set("model", shown.model);
     if (shown.view === "traffic" && server.value?.allowed.logging.allowed) fields.set("log", "true");
+    if (isUnseen.value) fields.set("interval_ms", String(UNSEEN_INTERVAL_MS));
     const text = fields.toString();
     return text ? `?${text}` : "";
 }
@@ -35,13 +58,14 @@ function query(): string {
 export function connect(): void {
     let opened: string | null = null;
     let stop = new AbortController();
+    watchVisibility();
     effect(() => {
         const wanted = query();
         if (opened === `${wanted} ${apiKey.value}`) return;
         opened = `${wanted} ${apiKey.value}`;
         stop.abort();
         stop = new AbortController();
-        detail.value = null;
+        if (detail.peek()?.model !== route.value.model) detail.value = null;
         void follow(`v2/live${wanted}`, stop.signal);
     });
 }
@@ -72,22 +96,22 @@ async function follow(path: string, signal: AbortSignal): Promise<void> {
 /** Read the stream until it ends. `onSample` is called for each sample: only then the connection is one that works. */
 async function readOnce(path: string, signal: AbortSignal, onSample: () => void, onReason: (text: string) => void): Promise<void> {
     const silence = new AbortController();
-    let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    let heard_ms = Date.now();
+    const watch = setInterval(() => Date.now() - heard_ms > SILENCE_MS && silence.abort(), LOOK_MS);
     try {
         await readEvents(
             path,
             AbortSignal.any([signal, silence.signal]),
             () => (connection.value = { phase: "open" }),
             (name, data) => {
-                clearTimeout(timer);
-                timer = setTimeout(() => silence.abort(), SILENCE_MS);
+                heard_ms = Date.now();
                 if (name === "gone") onReason((JSON.parse(data) as { reason: string }).reason);
                 else take(name, data);
                 if (name === "sample") onSample();
             },
         );
     } finally {
-        clearTimeout(timer);
+        clearInterval(watch);
         silence.abort(); // After an event that cannot be read, the connection is still open.
     }
 }

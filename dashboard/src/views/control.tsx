@@ -23,7 +23,7 @@ export function Control() {
     return (
         <>
             <h1>Control</h1>
-            {!allowed.allowed && <NotAllowed what="Models cannot be loaded or unloaded from here." reason={allowed.reason} />}
+            {!allowed.allowed && <NotAllowed what="Models cannot be loaded or unloaded from here." reason={allowed.reason} asksForKey={allowed.asks_for_key} />}
             {allowed.allowed && !isExplicit && <Mode mode={shown.model_control_mode} />}
             <div class="panels"><Panel title="Models" wide aside={<label><span class="out-of-sight">Filter by name</span><input type="search" placeholder="Filter" value={filter.value} onInput={(event) => (filter.value = event.currentTarget.value)} /></label>}>
                 {rows.length ? (

@@ -3,10 +3,10 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { apiKey, setApiKey } from "../api";
 import { age, visible } from "../format";
 import { Dialog, Notice } from "../parts/dialog";
 import { Text } from "../parts/blocks";
+import { KeyForm } from "../parts/key_form";
 import { route, viewHref, type View } from "../routes";
 import { connection } from "../state/connection";
 import { server } from "../state/store";
@@ -108,23 +108,13 @@ function Away() {
 
 function Refused() {
     const now = connection.value;
-    const key = useSignal(apiKey.value);
     if (now.phase !== "refused") return null;
     const needsKey = now.status === 401 || now.status === 403;
     return (
         <section class="refused" aria-labelledby="refused-title">
             <h1 id="refused-title">{needsKey ? "This server asks for a key" : "The server has no live stream for this page"}</h1>
             <p><Text>{now.message}</Text></p>
-            {needsKey && (
-                <form onSubmit={(event) => (event.preventDefault(), setApiKey(key.value))}>
-                    <label>
-                        <span>API key</span>
-                        <input type="password" autocomplete="off" value={key.value} onInput={(event) => (key.value = event.currentTarget.value)} />
-                    </label>
-                    <button type="submit" class="primary">Open</button>
-                    <p class="hint">The key stays in this tab until it closes, and is sent to this server alone.</p>
-                </form>
-            )}
+            {needsKey && <KeyForm action="Open" />}
         </section>
     );
 }

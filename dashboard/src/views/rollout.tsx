@@ -54,7 +54,7 @@ export function Rollout() {
     const rows = models.value;
     if (!shown || !rows) return <p class="waiting">Waiting for the server…</p>;
     const allowed = shown.allowed.rollout;
-    if (!allowed.allowed) return <><h1>Rollouts</h1><NotAllowed what="Rollouts are not shown." reason={allowed.reason} /></>;
+    if (!allowed.allowed) return <><h1>Rollouts</h1><NotAllowed what="Rollouts are not shown." reason={allowed.reason} asksForKey={allowed.asks_for_key} /></>;
     const named = route.value.model;
     const running = rows.filter((row) => row.rollout && row.name !== named).map((row) => row.name);
     const names = (named ? [named] : []).concat(running);

@@ -80,7 +80,7 @@ function Log() {
     const level = useSignal<(typeof LEVELS)[number]>("VERBOSE");
     const allowed = server.value?.allowed.logging;
     if (allowed && !allowed.allowed) {
-        return <Panel title="Log" wide><NotAllowed what="The log is not shown." reason={allowed.reason} /></Panel>;
+        return <Panel title="Log" wide><NotAllowed what="The log is not shown." reason={allowed.reason} asksForKey={allowed.asks_for_key} /></Panel>;
     }
     const wanted = text.value.toLowerCase();
     const most = LEVELS.indexOf(level.value);

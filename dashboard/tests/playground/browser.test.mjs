@@ -114,6 +114,42 @@ tryIt("sound of a file has the rate of the model", "sound", async (page) => {
     await page.getByText("the browser cannot read 'none.wav' as sound").waitFor();
 });
 
+tryIt("the microphone is recorded, and released when the form is left", "sound", async (page) => {
+    await page.getByRole("button", { name: "Sound", exact: true }).click();
+    const tracks = () => page.evaluate(() => window.tracks.map((each) => each.readyState));
+    await page.evaluate(() => {
+        window.tracks = [];
+        const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+        navigator.mediaDevices.getUserMedia = async (wanted) => {
+            const stream = await ask(wanted);
+            window.tracks.push(...stream.getTracks());
+            return stream;
+        };
+    });
+    await page.getByRole("button", { name: "Record" }).click();
+    await page.waitForFunction(() => window.tracks.length === 1);
+    await page.waitForTimeout(1500); // The beeps come every half second.
+    await page.getByRole("button", { name: "Stop recording" }).click();
+    await page.getByText(/recording: \d\.\d\d s, \d+ samples/).first().waitFor();
+    assert.deepEqual(await tracks(), ["ended"]);
+    const { answer } = await send(page);
+    const [seconds, loudest] = answer.tensors.map(plain);
+    assert.ok(seconds[0] > 0.9 && seconds[0] < 30, `${seconds[0]} s`);
+    assert.ok(loudest[0] > 0.01, `the loudest sample is ${loudest[0]}`);
+    await page.getByRole("button", { name: "Record" }).click();
+    await page.waitForFunction(() => window.tracks.length === 2);
+    await page.getByRole("link", { name: "Configuration" }).click();
+    await page.waitForFunction(() => window.tracks.every((each) => each.readyState === "ended"));
+}, { permissions: ["microphone"] });
+
+tryIt("a microphone that is not granted is said", "sound", async (page) => {
+    await page.getByRole("button", { name: "Sound", exact: true }).click();
+    await page.evaluate(() => (navigator.mediaDevices.getUserMedia = async () => Promise.reject(new DOMException("Permission denied", "NotAllowedError"))));
+    await page.getByRole("button", { name: "Record" }).click();
+    await page.getByText("the browser gives no microphone: Permission denied").waitFor();
+    await page.getByRole("button", { name: "Record" }).waitFor();
+});
+
 tryIt("boxes, a mask and a picture are drawn", "detector", async (page) => {
     const { answer } = await send(page);
     assert.deepEqual(answer.tensors[0].shape, [3, 4]);

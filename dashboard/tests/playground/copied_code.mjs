@@ -6,7 +6,8 @@ import path from "node:path";
 import { promisify } from "node:util";
 
 const run = promisify(execFile);
-const folder = await mkdtemp(path.join(process.env.WORK ?? "/tmp", "copied-"));
+/** Where the code runs. */
+export const folder = await mkdtemp(path.join(process.env.WORK ?? "/tmp", "copied-"));
 const PYTHON = `
 import ast, contextlib, io, json, sys
 shown = io.StringIO()

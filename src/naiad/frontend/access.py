@@ -50,6 +50,11 @@ class RejectionResponse:
     key: str = ""
     """The name of the client's API key, for the log."""
 
+    @property
+    def asks_for_key(self) -> bool:
+        """Whether an API key, or another one, may be accepted: then the response has a challenge (RFC 9110, 11.6.1)."""
+        return any(name == b"WWW-Authenticate" for name, _ in self.headers)
+
 
 class AccessRule(Protocol):
     """Accepts or rejects requests by their category and header fields."""

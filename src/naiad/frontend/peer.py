@@ -1,5 +1,6 @@
 """The address of a request's client, for logs, and whether it is of this machine."""
 
+import ipaddress
 from collections.abc import Sequence
 
 from naiad.options.network.addresses import is_loopback
@@ -32,6 +33,23 @@ def is_local(client: object) -> bool:
         return False
     peer, own = (_host(transport.get_extra_info(name)) for name in ("peername", "sockname"))
     return peer == own or is_loopback(peer)
+
+
+def network_of(client: object) -> str:
+    """Return what the clients of one place have in common: `local`, an IPv4 address, or a /64 network of IPv6.
+
+    A client with IPv6 chooses its address within the network. Empty if the address is not known.
+    """
+    if is_local(client):
+        return "local"
+    transport = getattr(client, "transport", None)
+    host = "" if transport is None else _host(transport.get_extra_info("peername"))
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    number = getattr(number, "ipv4_mapped", None) or number
+    return str(number) if number.version == 4 else str(ipaddress.ip_network((number, 64), strict=False))
 
 
 def _host(place: object) -> str:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt, internal
-from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
+from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RejectionResponse, RouteCategory
 from naiad.frontend.context import HttpContext
 from naiad.frontend.refusal import note_refused
 from naiad.protocol.error_body import error_body
@@ -93,10 +93,9 @@ class Router:
         """Return whether the access rule decides about requests for a category."""
         return self._rule is not None and self._rule.concerns(category)
 
-    def refusal_reason(self, category: CheckedCategory, context: HttpContext) -> str:
-        """Return why the access rule rejects a request for a category; empty if it accepts it."""
-        rejection = None if self._rule is None else self._rule.rejection(category, context.headers.get)
-        return "" if rejection is None else rejection.message
+    def rejection(self, category: CheckedCategory, context: HttpContext) -> RejectionResponse | None:
+        """Return how the access rule rejects a request for a category, None if it accepts it."""
+        return None if self._rule is None else self._rule.rejection(category, context.headers.get)
 
     def handle(self, context: HttpContext) -> None:
         """Handle a request. An InferError raised by the action becomes the response."""

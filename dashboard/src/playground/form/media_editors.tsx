@@ -1,6 +1,6 @@
 /** Sound, from a file or the microphone, and any file as the bytes of an element. */
 
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { Text } from "../../parts/blocks";
 import { InputProblem } from "../tensor/elements";
@@ -13,6 +13,8 @@ export function SoundEditor(props: { input: InputState }) {
     const { input } = props;
     const source = useRef<{ blob: Blob; name: string } | undefined>(undefined);
     const recording = useSignal<AbortController | undefined>(undefined);
+    // Who leaves the form does not want to be heard any longer.
+    useEffect(() => () => recording.peek()?.abort(), [recording]);
     const guarded = async (work: () => Promise<void>) => {
         try {
             await work();

@@ -35,16 +35,20 @@ export async function record(signal: AbortSignal): Promise<Blob> {
     } catch (error) {
         throw new InputProblem(`the browser gives no microphone: ${(error as Error).message}`);
     }
-    const recorder = new MediaRecorder(stream);
-    const parts: Blob[] = [];
-    recorder.ondataavailable = (event) => parts.push(event.data);
-    const ended = new Promise((resolve) => (recorder.onstop = resolve));
-    recorder.start();
-    const timer = setTimeout(() => recorder.stop(), MAX_RECORDED_MS);
-    signal.addEventListener("abort", () => recorder.state === "recording" && recorder.stop(), { once: true });
-    if (signal.aborted) recorder.stop();
-    await ended;
-    clearTimeout(timer);
-    for (const track of stream.getTracks()) track.stop();
-    return new Blob(parts, { type: recorder.mimeType });
+    try {
+        const recorder = new MediaRecorder(stream);
+        const parts: Blob[] = [];
+        recorder.ondataavailable = (event) => parts.push(event.data);
+        const ended = new Promise((resolve) => (recorder.onstop = resolve)); // Also when the microphone is unplugged.
+        recorder.start();
+        const stop = () => recorder.state === "recording" && recorder.stop();
+        const timer = setTimeout(stop, MAX_RECORDED_MS);
+        signal.addEventListener("abort", stop, { once: true });
+        if (signal.aborted) stop();
+        await ended;
+        clearTimeout(timer);
+        return new Blob(parts, { type: recorder.mimeType });
+    } finally {
+        for (const track of stream.getTracks()) track.stop();
+    }
 }

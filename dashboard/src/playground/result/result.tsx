@@ -21,7 +21,7 @@ export function Result(props: { run: RunState; labels: ClassLabels }) {
     useEffect(() => {
         // Where the response is below the form, it comes into sight.
         const place = section.current?.getBoundingClientRect();
-        if (run.phase !== "idle" && place && place.top > innerHeight * 0.8) section.current?.scrollIntoView({ block: "start", behavior: "smooth" });
+        if (run.phase !== "idle" && place && place.top > innerHeight * 0.8) section.current?.scrollIntoView({ block: "start", behavior: isCalm() ? "auto" : "smooth" });
     }, [run.phase]);
     return (
         <section class="pg-result" aria-label="Response" ref={section}>
@@ -42,6 +42,11 @@ export function Result(props: { run: RunState; labels: ClassLabels }) {
             <Streamed run={props.run} labels={props.labels} />
         </section>
     );
+}
+
+/** Whether the user wants less motion. */
+function isCalm(): boolean {
+    return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
 function statusOf(state: RunState): string {
@@ -71,9 +76,12 @@ function FailureView(props: { failure: Failure }) {
     );
 }
 
+/** Ensembles have them in each response, as Triton's do; without a sequence they say nothing. */
+const SEQUENCE = new Set(["sequence_id", "sequence_start", "sequence_end"]);
+
 function RequestLine(props: { id: string; answer: Answer; size: number }) {
     const { answer } = props;
-    const parameters = Object.entries(answer.parameters);
+    const parameters = Object.entries(answer.parameters).filter(([name, value]) => !(SEQUENCE.has(name) && !value));
     return (
         <p class="pg-id">
             version <Text>{answer.version}</Text> · {bytes(props.size)} · request id <code><Text>{props.id}</Text></code> <Copy text={props.id} label="Copy the request id" />

@@ -44,7 +44,7 @@ function Part(props: { model: string; tab: ModelTab }) {
         case "versions":
             return <Versions model={props.model} />;
         case "try":
-            if (inference && !inference.allowed) return <NotAllowed what="No requests from here." reason={inference.reason} />;
+            if (inference && !inference.allowed) return <NotAllowed what="No requests from here." reason={inference.reason} asksForKey={inference.asks_for_key} />;
             return <Playground model={props.model} />;
     }
 }

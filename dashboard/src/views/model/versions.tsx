@@ -50,7 +50,7 @@ export function Versions(props: { model: string }) {
                 </div>
             </Panel>
             <Panel title="Rollout" wide aside={<a href={viewHref("rollout", props.model)}>Change</a>}>
-                {allowed && !allowed.allowed ? <NotAllowed what="Not shown." reason={allowed.reason} /> : <RolloutPanel model={props.model} isReadOnly />}
+                {allowed && !allowed.allowed ? <NotAllowed what="Not shown." reason={allowed.reason} asksForKey={allowed.asks_for_key} /> : <RolloutPanel model={props.model} isReadOnly />}
             </Panel>
         </div>
     );

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from naiad.cli.parser import BAD_OPTION, Parser, fail, parse_header, time_in
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail, parse_header, time_in
 from naiad.cli.sources import DEFAULT_URL
 from naiad.cli.top.top_table import SORT_KEYS, ServerState, as_tree, format_table
 from naiad.client import Client, ErrorCode, InferError
@@ -24,8 +24,9 @@ _SAMPLES_OF_ONCE = 3
 """Rates need two samples; the second interval has no part of the connection's start."""
 _ONCE_TIMEOUT_S = 15.0
 """Time for the connection and its first sample; the intervals of `--once` come on top."""
-_FINAL = (ErrorCode.PERMISSION_DENIED, ErrorCode.NOT_FOUND, ErrorCode.INVALID_ARG)
-"""Errors that the next attempt would meet as well."""
+_MISTAKES = (ErrorCode.PERMISSION_DENIED, ErrorCode.INVALID_ARG)
+"""Refusals that are mistakes of the command line, if they are the first answer. Later ones may be of a proxy whose
+server starts again, or of a key that is replaced."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -60,8 +61,11 @@ class Top:
         self._order = options.sort
         self._clients = [Client(server.url, headers=headers) for server in self._servers]
         self._news = asyncio.Event()
-        self._is_over = False
+        self._status: int | None = None
+        """The exit status, once the table is to end."""
         self._sample_counts = [0] * len(self._servers)
+        self._was_refused: list[bool | None] = [None] * len(self._servers)
+        """Whether the first answer of each server was the refusal of a mistake; None until there is one."""
 
     # --- following --------------------------------------------------------------------------------------------------
 
@@ -73,30 +77,42 @@ class Top:
             try:
                 async for event in self._clients[index].live(interval_ms=self._interval_ms):
                     server.problem = ""
-                    pause_s = _FIRST_PAUSE_S
                     if server.view.apply(event):
+                        # Not with the first event: a server that ends each stream at once is asked less often.
+                        pause_s = _FIRST_PAUSE_S
                         self._sample_counts[index] += 1
+                        self._note_answer(index, is_mistake=False)
                         self._news.set()
                 server.problem = f"gone: {server.view.gone_reason or 'the stream has ended'}"
             except InferError as error:
                 server.problem = str(error)
-                if error.code in _FINAL:
-                    self._news.set()
-                    return
+                self._note_answer(index, is_mistake=error.code in _MISTAKES)
             except (LookupError, TypeError) as error:
                 server.problem = _unknown_form(error)
             self._news.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def _note_answer(self, index: int, *, is_mistake: bool) -> None:
+        """Note the first answer of a server; a table in which no server accepts the command line ends."""
+        if self._was_refused[index] is None:
+            self._was_refused[index] = is_mistake
+            if all(self._was_refused):
+                self._status = FAILED
+
     async def watch(self) -> int:
-        """Show the table until a key ends it."""
+        """Show the table until a key or a signal ends it; return the exit status."""
         from naiad.cli.top.top_screen import full_screen, screen_size, show  # termios is missing on Windows
 
         following = [asyncio.ensure_future(self._follow(index)) for index in range(len(self._servers))]
+        for task in following:
+            task.add_done_callback(lambda _: self._news.set())
         try:
-            with full_screen(self._press):
-                while not self._is_over:
+            with full_screen(self._press, self._end_by_signal, self._news.set):
+                while self._status is None:
+                    for task in following:
+                        if task.done():  # they end only by a defect, which is not to be hidden
+                            task.result()
                     columns, lines = screen_size()
                     text = format_table(self._servers, self._order, columns=columns, lines=lines)
                     keys = "  ".join(f"{key}: {order}" for key, order in _KEYS.items())
@@ -105,11 +121,20 @@ class Top:
         finally:
             for task in following:
                 task.cancel()
-        return 0
+        if all(self._was_refused):
+            for server in self._servers:
+                fail("naiad top", f"{server.url}: {server.problem}")
+        return self._status
+
+    def _end_by_signal(self, number: int) -> None:
+        """End like a program that the signal has ended, but with the terminal as it was."""
+        self._status = 128 + number
+        self._news.set()
 
     def _press(self, key: str) -> None:
         """Handle a key."""
-        self._is_over = self._is_over or key == "q"
+        if key == "q" and self._status is None:
+            self._status = 0
         self._order = _KEYS.get(key, self._order)
         self._news.set()
 

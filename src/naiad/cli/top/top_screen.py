@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
+import signal
 import sys
 import termios
 import tty
@@ -15,15 +17,20 @@ _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-@contextlib.contextmanager
-def full_screen(on_key: Callable[[str], object]) -> Iterator[None]:
-    """Use the whole terminal inside the context, and call `on_key` for each key. Called on the loop.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
-    A terminal that has gone counts as the key q.
+
+@contextlib.contextmanager
+def full_screen(
+    on_key: Callable[[str], object], on_end: Callable[[int], object], on_change: Callable[[], object]
+) -> Iterator[None]:
+    """Use the whole terminal inside the context, and leave it as it was: after an exception, and after a signal.
+
+    Called on the loop. `on_key` is called for each key; a terminal that has gone counts as the key q. `on_end` is
+    called with the number of a signal that ends the program, and `on_change` when the screen must be drawn again.
     """
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    tty.setcbreak(descriptor)
+    terminal = _Terminal(descriptor)
 
     def read() -> None:
         try:
@@ -35,15 +42,53 @@ def full_screen(on_key: Callable[[str], object]) -> Iterator[None]:
         for key in keys or "q":
             on_key(key)
 
-    loop.add_reader(descriptor, read)
-    sys.stdout.write(_ENTER)
+    def suspend() -> None:
+        terminal.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)  # here the program stands until SIGCONT
+        terminal.enter()
+        on_change()
+
+    handlers = {signal.SIGTSTP: suspend, signal.SIGWINCH: on_change}
+    handlers |= {number: functools.partial(on_end, number) for number in _ENDING}
     try:
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        loop.add_reader(descriptor, read)
+        terminal.enter()
         yield
     finally:
         loop.remove_reader(descriptor)
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        for number in handlers:
+            loop.remove_signal_handler(number)
+        terminal.leave()
+
+
+class _Terminal:
+    """The terminal of the program; whether it still exists does not matter to those that call."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._before = termios.tcgetattr(descriptor)
+
+    def enter(self) -> None:
+        """Show the other screen, and read keys without a new line after them."""
+        tty.setcbreak(self._descriptor)
+        write(_ENTER)
+
+    def leave(self) -> None:
+        """Show the screen that was there before."""
+        write(_LEAVE)
+        with contextlib.suppress(termios.error):  # the terminal has gone: nobody misses its settings
+            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+
+
+def write(text: str) -> None:
+    """Write to the terminal. One that has gone is noticed when its keys are read, or by SIGHUP."""
+    # Not by way of `sys.stdout`, which keeps what it could not write, and fails with it once more at the exit.
+    rest = memoryview(text.encode(sys.stdout.encoding, "replace"))
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 def screen_size() -> tuple[int, int]:
@@ -55,7 +100,4 @@ def screen_size() -> tuple[int, int]:
 def show(lines: Sequence[str], headings: int, footer: str) -> None:
     """Replace what the screen shows; the lines in front of the rows are bold."""
     text = [f"{_BOLD}{line}{_PLAIN}" if number < headings else line for number, line in enumerate(lines)]
-    sys.stdout.write(
-        _HOME + "".join(f"{line}{_END_OF_LINE}\r\n" for line in text) + f"{_END_OF_SCREEN}{footer}{_END_OF_LINE}"
-    )
-    sys.stdout.flush()
+    write(_HOME + "".join(f"{line}{_END_OF_LINE}\r\n" for line in text) + f"{_END_OF_SCREEN}{footer}{_END_OF_LINE}")

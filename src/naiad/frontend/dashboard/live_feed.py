@@ -7,6 +7,7 @@ millisecond, and what several streams send is encoded once.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.dashboard.live_models import model_rows, ready_index, shown_name
 from naiad.frontend.dashboard.live_request import LiveRequest
-from naiad.frontend.dashboard.live_stream import EncodedVersion, LiveStream, Rights
+from naiad.frontend.dashboard.live_stream import EncodedVersion, LiveStream, Rights, owner_of
 from naiad.frontend.slice_runner import in_pieces
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json import live
@@ -92,13 +93,14 @@ class LiveFeed:
         return len(self._streams)
 
     def open(self, context: HttpContext, request: LiveRequest, read_rights: Callable[[HttpContext], Rights]) -> None:
-        """Begin a stream. Raises InferError(UNAVAILABLE) if there are too many, or the server shuts down."""
+        """Begin a stream. Raises InferError(UNAVAILABLE) if there are too many, or the server shuts down.
+
+        If all streams are taken, a client with fewer than others gets one of theirs: no client can keep all.
+        """
         if self._engine.phase.is_draining:
             raise unavailable("Server exiting")
         if len(self._streams) >= self._max_streams:
-            raise unavailable(
-                f"{self._max_streams} live streams are open, which is the maximum; close a page", Rejection.OVERLOAD
-            )
+            self._make_room(owner_of(context))
         stream = LiveStream(context, request, read_rights)
         stream.begin(self._drop)
         self._streams[stream] = 0.0
@@ -106,6 +108,20 @@ class LiveFeed:
             self._is_running = True
             begin_task("the live streams", self._run(), self._tasks)
         self._changed.set()
+
+    def _make_room(self, owner: str) -> None:
+        """End a stream of the client that has most. Raises InferError(UNAVAILABLE) if `owner` has its share."""
+        counts = Counter(stream.owner for stream in self._streams)
+        [(richest, most)] = counts.most_common(1)
+        if counts[owner] + 1 >= most:
+            raise unavailable(
+                f"{self._max_streams} live streams are open, which is the maximum, and {counts[owner]} of them belong"
+                " to this client (its API key or its address); close a page",
+                Rejection.OVERLOAD,
+            )
+        oldest = next(stream for stream in self._streams if stream.owner == richest)
+        self._drop(oldest)
+        oldest.end("all live streams were taken, most of them by this client, and another client needed one")
 
     def close(self, reason: str) -> None:
         """End all streams."""

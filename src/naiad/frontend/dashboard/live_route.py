@@ -1,6 +1,7 @@
 """The action of `GET /v2/live`: it checks the query, and begins the stream of a client with its rights."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from naiad.frontend.context import HttpContext
 from naiad.frontend.dashboard.live_feed import LiveFeed
@@ -51,15 +52,23 @@ class LiveRoute:
         """Return what a client may do, with the reason for what it may not."""
         allowed = {}
         for name, category in _CATEGORIES.items():
-            reason = self._refusal_reason(category, context)
-            allowed[name] = {"allowed": False, "reason": reason} if reason else {"allowed": True}
+            allowed[name] = self._right(category, context)
         return Rights(allowed)
 
-    def _refusal_reason(self, category: Category, context: HttpContext) -> str:
+    def _right(self, category: Category, context: HttpContext) -> Mapping[str, Any]:
         router = self.router
         if router is not None and router.is_restricted(category):
-            return router.refusal_reason(category, context)
+            rejection = router.rejection(category, context)
+            return _YES if rejection is None else _no(rejection.message, asks_for_key=rejection.asks_for_key)
         # They are texts of other clients, which no other operation shows: without a rule they stay on this machine.
         if category == "logging" and self._local_only and not is_local(context.client):
-            return _LOCAL_LOGGING
-        return ""
+            return _no(_LOCAL_LOGGING)
+        return _YES
+
+
+_YES: Mapping[str, Any] = {"allowed": True}
+
+
+def _no(reason: str, *, asks_for_key: bool = False) -> Mapping[str, Any]:
+    """Return a missing right; with `asks_for_key` another API key, or any, may have it."""
+    return {"allowed": False, "reason": reason, **({"asks_for_key": True} if asks_for_key else {})}

@@ -10,6 +10,7 @@ from typing import Any
 
 from naiad.frontend.context import CancelReason, HttpContext
 from naiad.frontend.dashboard.live_request import LiveRequest
+from naiad.frontend.peer import network_of
 from naiad.protocol.json import live
 from naiad.telemetry.live.live_answer import (
     FailureEntry,
@@ -62,6 +63,8 @@ class LiveStream:
         self, context: HttpContext, request: LiveRequest, read_rights: Callable[[HttpContext], Rights]
     ) -> None:
         self.request = request
+        self.owner = owner_of(context)
+        """Who has the stream, for the bound of their number."""
         self.due_s = 0.0
         """The loop's time of the next sample."""
         self._context = context
@@ -162,6 +165,12 @@ class LiveStream:
 
     def _write(self, text: bytes) -> None:
         self._context.send((text,))
+
+
+def owner_of(context: HttpContext) -> str:
+    """Return who a stream counts for: the API key of the client, or else where it is."""
+    key: str = getattr(context, "key_name", "")
+    return f"key {key}" if key else f"address {network_of(context.client)}"
 
 
 def _names(versions: Iterable[EncodedVersion]) -> set[str]:

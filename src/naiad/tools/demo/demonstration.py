@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from naiad.tools.demo import clients, demo_repository
+from naiad.tools.demo import clients, demo_repository, ocr
 from naiad.tools.demo.clients import Array
 from naiad.tools.demo.demo_progress import waiting
 from naiad.tools.demo.demo_server import DemoSettings, Running, serving
@@ -23,9 +23,14 @@ _COUNT = 200
 
 
 def run(settings: DemoSettings, console: Console) -> int:
-    """Run the demonstration; return the exit code. With `keep_running` it ends when the server is stopped."""
+    """Run the demonstration; return the exit code. With `keep_running` it ends when the server is stopped.
+
+    The server that keeps running has the models of `naiad demo ocr` as well.
+    """
     fetch_all(demo_repository.PACKAGES, console)
     root = demo_repository.build(settings.repository)
+    if settings.keep_running:
+        ocr.build(root)  # a pipeline to try in the browser, with pictures of the user
     with serving(root, settings, console, BURST_MODEL) as running, waiting(console, "sending requests"):
         console.print(_query(root, running))
         client = clients.DemoClient("gRPC", running.grpc_url)

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model import IndexEntry, ModelState, ServerMetadata
@@ -27,6 +29,8 @@ class Client:
 
     def __init__(self, *denied: str) -> None:
         self.denied = set(denied)
+        self.key_name = ""
+        self.client: object = None
         self.unread_bytes = 0
         self.on_disconnect: Callable[[CancelReason], object] | None = None
         self.has_ended = False
@@ -82,8 +86,9 @@ def rights(context: Any) -> Rights:
     return Rights({name: {"allowed": name not in context.denied} for name in CATEGORIES})
 
 
-def open_stream(feed: LiveFeed, *denied: str, **fields: Any) -> Client:
+def open_stream(feed: LiveFeed, *denied: str, key: str = "", **fields: Any) -> Client:
     client = Client(*denied)
+    client.key_name = key
     feed.open(client, LiveRequest(**{"interval_s": INTERVAL_S, **fields}), rights)  # type: ignore[arg-type]
     return client
 
@@ -188,6 +193,48 @@ def test_one_question_serves_all_streams() -> None:
         assert server.queries[0].details == frozenset({("m", "")})
 
     run(scene)
+
+
+def test_no_client_keeps_all_streams_from_others() -> None:
+    async def scene(server: Server, feed: LiveFeed) -> None:
+        greedy = [open_stream(feed, key="greedy") for _ in range(4)]
+        modest = [open_stream(feed, key="modest"), open_stream(feed, key="modest")]
+        assert [client.has_ended for client in greedy] == [True, True, False, False]
+        assert "another client needed one" in greedy[0].of("gone")[0]["reason"]
+        for key in ("greedy", "modest"):
+            with pytest.raises(InferError, match="maximum, and 2 of them belong to this client"):
+                open_stream(feed, key=key)
+        late = open_stream(feed, key="late")
+        assert [client.has_ended for client in (*greedy[2:], *modest, late)].count(True) == 1
+        assert feed.stream_count == 4
+        await until(lambda: bool(late.of("sample")))
+
+    run(scene, max_streams=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
+def test_share_of_streams_is_fair_whatever_the_order(events: list[tuple[str, bool]]) -> None:
+    async def scene(server: Server, feed: LiveFeed) -> None:
+        opened: dict[str, list[Client]] = {key: [] for key in "abcd"}
+        for key, is_end in events:
+            alive = {each: [client for client in opened[each] if not client.has_ended] for each in opened}
+            if is_end and alive[key]:
+                client = alive[key][0]
+                assert client.on_disconnect is not None
+                client.on_disconnect(CancelReason.DISCONNECTED)
+                client.has_ended = True
+                continue
+            is_full = sum(map(len, alive.values())) == 6
+            most = max(map(len, alive.values()))
+            try:
+                opened[key].append(open_stream(feed, key=key))
+            except InferError:
+                assert is_full
+                assert len(alive[key]) + 1 >= most
+        assert feed.stream_count <= 6
+
+    run(scene, max_streams=6)
 
 
 def test_streams_are_bounded_in_number() -> None:

@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from naiad.frontend.access import ApiKeyRule, RejectionResponse
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_route import LiveRoute
 from naiad.frontend.peer import is_local
 from naiad.frontend.router import Router
+from naiad.options.network.access_options import digest_of, parse_api_keys
+from naiad.wire.grpc import GrpcStatus
 
 
 class _Rule:
@@ -22,7 +25,7 @@ class _Rule:
     def rejection(self, category: str, field):
         if category != self._category or field(b"key") == b"right":
             return None
-        return SimpleNamespace(message="a key is needed")
+        return RejectionResponse(403, GrpcStatus.UNAVAILABLE, "a key is needed")
 
 
 def reasons(peer: str, *, local_only: bool = True, restricted: str = "", key: bytes = b"") -> dict[str, str]:
@@ -35,6 +38,28 @@ def reasons(peer: str, *, local_only: bool = True, restricted: str = "", key: by
     client = SimpleNamespace(transport=SimpleNamespace(get_extra_info=names.get))
     allowed = route.rights(SimpleNamespace(client=client, headers={b"key": key})).allowed
     return {name: row["reason"] for name, row in allowed.items() if not row["allowed"]}
+
+
+def rights_with(authorization: bytes) -> dict[str, dict[str, object]]:
+    """Return the rights of a client of the machine, on a server on which loads need a key."""
+    keys = f"admin all {digest_of('secret').hex()}\nviewer statistics {digest_of('narrow').hex()}\n"
+    route = LiveRoute(LiveFeed(SimpleNamespace()))
+    route.router = Router([])
+    route.router.restrict(ApiKeyRule(parse_api_keys(f"{keys}public inference,statistics,logging -")))
+    headers = {b"authorization": authorization} if authorization else {}
+    return dict(route.rights(SimpleNamespace(client=None, headers=headers)).allowed)
+
+
+@pytest.mark.parametrize("authorization", [b"", b"Bearer wrong", b"Bearer narrow"])
+def test_client_is_asked_for_the_key_that_it_lacks(authorization: bytes) -> None:
+    rights = rights_with(authorization)
+    for name in ("model-repository", "rollout"):
+        assert (rights[name]["allowed"], rights[name]["asks_for_key"]) == (False, True)
+    assert rights["inference"] == {"allowed": True}
+
+
+def test_key_that_has_the_right_is_enough() -> None:
+    assert all(row == {"allowed": True} for row in rights_with(b"Bearer secret").values())
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "10.0.0.5"])
