@@ -11,18 +11,22 @@ from bench.gate_models import (
     EXACT,
     FP16,
     INT8,
+    WHOLE_SPLITS,
     Array,
     Arrays,
     Function,
     GateModel,
     LayeredModel,
     amounts,
+    counted_forest,
     forest,
+    forest_sum,
     layered_models,
     masked_mean,
     moments,
     picture_features,
     pictures,
+    scaled_forest,
     tokens,
     words,
 )
@@ -106,8 +110,37 @@ def faithful() -> Iterator[Case]:
     trees = forest()
     single = _changed(trees.function, Y=lambda values: values.astype(np.float32))
     yield Case("trees", "treelite in FP32", trees, single, form=Format.TREELITE, is_faithful=True)
+    yield from _faithful_at_thresholds()
     text = _changed(words().function, WORDS=_as_bytes_of_length)
     yield Case("other outputs", "bytes of one length", words(), text, is_faithful=True)
+
+
+def _faithful_at_thresholds() -> Iterator[Case]:
+    """Yield conversions of sources with steps that differ from them by rounding, right beside a step or on none."""
+    for source in (forest(compares_inputs=True), counted_forest()):
+        yield Case("thresholds", "the same trees", source, source.function, is_faithful=True)
+    halves, quarters = counted_forest(0.5), counted_forest(0.25)
+    yield Case("thresholds", "others between whole numbers", halves, quarters.function, is_faithful=True)
+    scaled = scaled_forest(np.float64)
+    yield Case(
+        "thresholds", "numbers are scaled in FP32", scaled, scaled_forest(np.float32).function, is_faithful=True
+    )
+    labelled = layered_models()["classes"]
+    rounded = _labels_of_rounded(labelled.rounded(EXACT))
+    yield Case("near ties", "labels of rounded scores", labelled.source(), rounded, is_faithful=True)
+
+
+def _labels_of_rounded(function: Function) -> Function:
+    """Return a conversion whose scores are rounded, and whose labels follow from the rounded ones."""
+
+    def call(inputs: Arrays) -> Arrays:
+        answer = dict(function(inputs))
+        answer["PROBABILITIES"] = _noise(1e-6)(answer["PROBABILITIES"])
+        chosen = answer["PROBABILITIES"].argmax(-1)
+        names = np.array([f"class-{place}".encode() for place in range(10)], object)
+        return answer | {"LABEL": chosen.astype(np.int64), "NAME": names[chosen]}
+
+    return call
 
 
 def _as_bytes_of_length(values: Array) -> Array:
@@ -126,6 +159,7 @@ def sabotaged() -> Iterator[Case]:
     yield from _tails()
     yield from _exact()
     yield from _inputs()
+    yield from _boundaries()
     yield from _not_shown()
 
 
@@ -377,7 +411,57 @@ def _fixed_length(inputs: Arrays) -> Arrays:
     return masked_mean({name: array[:, places] for name, array in inputs.items()})
 
 
+def _boundaries() -> Iterator[Case]:
+    or_equal: Function = lambda inputs: forest_sum(inputs, np.less_equal)  # noqa: E731
+    yield Case("thresholds", "`<=` in place of `<`", forest(compares_inputs=True), or_equal)
+    whole: Function = lambda inputs: forest_sum(inputs, np.less_equal, WHOLE_SPLITS)  # noqa: E731
+    yield Case("thresholds", "`<=` in place of `<`, whole numbers", counted_forest(), whole)
+    yield Case("thresholds", "`<=` in place of `<`, of any source", forest(), or_equal, gap="thresholds of 'X'")
+    few = replace(forest(compares_inputs=True), function=lambda inputs: forest_sum(inputs, trees=12), name="12 trees")
+    one: Function = lambda inputs: forest_sum(inputs, _less_but_one, trees=12)  # noqa: E731
+    yield Case("thresholds", "`<=` of one threshold of 12", few, one)
+    classes = layered_models()["classes"]
+    second = _second_at_ties(classes.rounded(EXACT), 1e-3)
+    yield Case("near ties", "the second class where two differ by less than 0.001", classes.source(), second)
+    coarse = layered_models()["people"]
+    for count in (3, 4, 6):
+        levels = _on_column(_in_levels(count), axis=-1, column=1)
+        function = _changed(coarse.rounded(INT8), Y=levels)
+        yield Case("int8", f"a column of {count} numbers", coarse.source(), function, _P.INT8)
+
+
+def _less_but_one(values: Array, splits: Array) -> Array:
+    found = values < splits
+    found[..., 0] = values[..., 0] <= splits[0]
+    return np.asarray(found)
+
+
+def _second_at_ties(function: Function, gap: float) -> Function:
+    def call(inputs: Arrays) -> Arrays:
+        answer = dict(function(inputs))
+        scores = answer["PROBABILITIES"]
+        ordered = np.sort(scores, -1)
+        is_tie = ordered[:, -1] - ordered[:, -2] < gap
+        chosen = np.where(is_tie, scores.argsort(-1)[:, -2], answer["LABEL"])
+        return answer | {"LABEL": chosen.astype(np.int64)}
+
+    return call
+
+
+def _in_levels(count: int) -> Callable[[Array], Array]:
+    """Return rounding to a few numbers over the range of the samples: 30 plus and minus 3 times 5."""
+    return lambda values: np.round(np.clip((values - 15) / 30, 0, 1) * (count - 1)) / (count - 1) * 30 + 15
+
+
 def _not_shown() -> Iterator[Case]:
+    counts = [0]
+
+    def stale(inputs: Arrays) -> Arrays:
+        """Repeat the answer to the first row, once in 100,000 requests."""
+        counts[0] += 1
+        return picture_features(inputs if counts[0] % 100_000 else {"IMAGE": inputs["IMAGE"] * 0})
+
+    yield Case("rare", "one wrong answer in 100,000", pictures(is_grey=False), stale, gap="now and then")
     table: Function = lambda inputs: masked_mean({**inputs, "IDS": np.minimum(inputs["IDS"], 39)})  # noqa: E731
     shown = tokens(is_masked=True, is_of_one_length=False)
     yield Case("vocabulary", "tokens from 40 on are read as 39", shown, table, gap="integers of 'IDS'")

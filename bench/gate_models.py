@@ -25,6 +25,8 @@ class GateModel:
     function: Function
     samples: list[dict[str, Array]]
     has_batch: bool = True
+    compares_inputs: bool = False
+    """It is known to compare the numbers of its inputs as they are given."""
 
 
 @dataclass(frozen=True)
@@ -268,13 +270,37 @@ _STEPS = np.random.default_rng(17)
 _TREES = (_STEPS.integers(0, 6, 200), _STEPS.normal(size=200), _STEPS.normal(size=200) * 0.1)
 
 
-def forest_sum(inputs: Arrays) -> Arrays:
-    """Return the sum of 200 trees with one split each, in FP64."""
-    places, splits, leaves = _TREES
-    return {"Y": np.where(inputs["X"][:, places] < splits, leaves, -leaves).sum(-1, keepdims=True)}
+SPLITS = _TREES[1].astype(np.float32)
+WHOLE_SPLITS = np.round(SPLITS * 20_000)
 
 
-def forest() -> GateModel:
+def forest_sum(
+    inputs: Arrays, compare: Callable[[Array, Array], Array] = np.less, splits: Array = SPLITS, trees: int = 200
+) -> Arrays:
+    """Return the sum of up to 200 trees with one split each, in FP64."""
+    places, _, leaves = (each[:trees] for each in _TREES)
+    is_left = compare(inputs["X"][:, places], splits[:trees])
+    return {"Y": np.where(is_left, leaves, -leaves).sum(-1, keepdims=True)}
+
+
+def forest(*, compares_inputs: bool = False) -> GateModel:
     """Return a boosted forest that answers in FP64."""
     rows = np.random.default_rng(18).normal(size=(SAMPLES, 6)).astype(np.float32)
-    return GateModel("forest", forest_sum, [{"X": row} for row in rows])
+    return GateModel("forest", forest_sum, [{"X": row} for row in rows], compares_inputs=compares_inputs)
+
+
+def counted_forest(offset: float = 0.0) -> GateModel:
+    """Return a forest of whole numbers, whose splits may be beside them."""
+    rows = np.round(np.random.default_rng(19).normal(size=(SAMPLES, 6)) * 20_000).astype(np.float32)
+    splits = WHOLE_SPLITS + np.float32(offset)
+    return GateModel("counted forest", lambda inputs: forest_sum(inputs, splits=splits), [{"X": row} for row in rows])
+
+
+def scaled_forest(number: type[np.floating[Any]]) -> GateModel:
+    """Return a forest that scales its inputs first, in FP32 or FP64."""
+    rows = (np.random.default_rng(20).normal(size=(SAMPLES, 6)) * 7 + 40).astype(np.float32)
+
+    def answer(inputs: Arrays) -> Arrays:
+        return forest_sum({"X": (inputs["X"].astype(number) - number(40.1)) / number(7.3)})
+
+    return GateModel("scaled forest", answer, [{"X": row} for row in rows])

@@ -32,7 +32,7 @@ def verdict_on(case: Case) -> Verdict:
     """Judge a case."""
     candidate = Candidate("candidate", case.form, case.precision, "")
     model = case.model
-    settings = Settings(has_batch=model.has_batch)
+    settings = Settings(has_batch=model.has_batch, compares_inputs=model.compares_inputs)
     return judge(CallableRunner(model.function), BatchRunner(case.function), model.samples, candidate, settings)
 
 

@@ -93,6 +93,11 @@ def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
     return _BY_KIND.get(dtype.str.lstrip("<>=|"))
 
 
+def is_floating(dtype: "np.dtype[Any]") -> bool:
+    """Return whether a numpy dtype has floating-point numbers: BF16 has a kind of its own."""
+    return dtype.kind == "f" or dtype == DataType.BF16.numpy
+
+
 def conversion_hint(dtype: "np.dtype[Any]") -> str:
     """Return how to convert an array whose dtype has no datatype. `worker/api/tensor.py` says the same."""
     return CONVERSIONS.get(dtype.kind, f"use a dtype of {', '.join(datatype.value for datatype in DataType)}")

@@ -1,12 +1,14 @@
 """`naiad compare`: whether two models answer alike, judged as `naiad optimize` judges its candidates."""
 
 import argparse
+import json
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail, parse_header
 
 if TYPE_CHECKING:
     from naiad.tools.optimize.verdict import Tolerance, Verdict
@@ -34,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     from naiad.tools.optimize.comparing import ComparedModel, compare
     from naiad.tools.optimize.correctness.judgement_settings import Settings
     from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
+    from naiad.tools.optimize.correctness.runners.remote import ServerLostError
     from naiad.tools.optimize.steps.step_journal import to_json
 
     try:
@@ -44,13 +47,19 @@ def run(arguments: Sequence[str]) -> int:
             flags.output_tensor,
             False if flags.no_batch else None,
             flags.allow_pickle,
+            dict(map(parse_header, flags.header)),
         )
         candidate = replace(source, place=flags.candidate)
         found = compare(source, candidate, flags.data, Precision(flags.precision), settings)
-    except (ValueError, OSError, RunnerError) as error:
+    except (ValueError, OSError, RunnerError, ServerLostError) as error:
         return fail("naiad compare", error, BAD_OPTION)
+    except Exception:  # Status 1 says that the answers differ, and only that.
+        traceback.print_exc()
+        return BAD_OPTION
     if flags.json:
-        print(to_json({"is_within": found.is_accepted, "precision": flags.precision, "verdict": found}))
+        text = to_json({"is_within": found.is_accepted, "precision": flags.precision, "verdict": found})
+        # JSON has no infinity and no NaN: they are texts.
+        print(json.dumps(json.loads(text, parse_constant=str), sort_keys=True))
     else:
         print("\n".join(_lines(found)))
     return 0 if found.is_accepted else FAILED
@@ -79,6 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{which}-tensor", action="append", default=[], metavar="NAME:TYPE:SHAPE", help=text)
     add("--no-batch", action="store_true", help="the first dimension of tensors is not a batch")
     add("--allow-pickle", action="store_true", help="read files that can execute code")
+    add("--header", action="append", default=[], metavar="'NAME: VALUE'", help="header of requests to servers")
     add("--json", action="store_true", help="print the verdict as JSON")
     return parser
 
@@ -104,12 +114,20 @@ def _lines(found: "Verdict") -> Iterator[str]:
         yield from (each.message for each in found.failures)
     yield ""
     for name, value in found.worst_absolute.items():
-        yield f"output '{name}': differs by {value:.3g} at most in {found.samples} samples"
+        yield f"output '{name}': {_most(name, value, found)} in {found.samples} samples"
     yield from found.notes
     if found.not_shown:
         yield "not shown by these samples:"
         yield from (f"  {each}" for each in found.not_shown)
 
 
+def _most(name: str, value: float, found: "Verdict") -> str:
+    """Say by how much an output differs; texts, shapes and infinities have no distance."""
+    is_other = not value and any(
+        each.output == name and each.sample >= 0 and each.check != "run" for each in found.failures
+    )
+    return "other answers" if is_other else f"differs by {value:.3g} at most"
+
+
 def _text(value: float | str) -> str:
-    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

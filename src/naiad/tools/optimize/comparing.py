@@ -3,8 +3,8 @@
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,12 +15,12 @@ from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runners.model_runner import Runner
 from naiad.tools.optimize.correctness.runners.remote import RemoteRunner
-from naiad.tools.optimize.correctness.tensor_names import with_names_of
+from naiad.tools.optimize.correctness.tensor_names import match_names, with_names_of
 from naiad.tools.optimize.optimize_source import BACKENDS, Format, Samples, Source
 from naiad.tools.optimize.samples.sample_reader import check_sample, from_path
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.reference import write_files
-from naiad.tools.optimize.steps.judging import open_conversion, with_open_lengths
+from naiad.tools.optimize.steps.judging import open_conversion, with_traits_of
 from naiad.tools.optimize.verdict import Verdict
 
 _ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
@@ -38,6 +38,8 @@ class ComparedModel:
     outputs: Sequence[str] = ()
     has_batch: bool | None = None
     allow_pickle: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header fields of requests to a server."""
 
     @property
     def url(self) -> str:
@@ -54,26 +56,43 @@ def compare(
     """Return the gate's verdict on the candidate.
 
     Raises ValueError for a place or data that cannot be read, RunnerError if one of the models does not load or the
-    source does not answer.
+    source does not answer, ServerLostError if a server does not answer any more.
     """
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-compare-")))
         opened = stack.enter_context(_opened(source, home / "source", data, None))
         samples = _samples(opened, data)
-        chosen = with_open_lengths(replace(settings, has_batch=opened.model.has_batch), opened.model)
+        chosen = with_traits_of(opened.model, replace(settings, has_batch=opened.model.has_batch))
         _check_outputs(chosen, opened.model.outputs)
         other = stack.enter_context(_opened(candidate, home / "candidate", data, opened.model))
+        if other.model.has_batch != opened.model.has_batch:
+            with_batch, without = (source, candidate) if opened.model.has_batch else (candidate, source)
+            raise ValueError(
+                f"the first dimension of {with_batch.place} is a batch, {without.place} has none; serve both alike"
+            )
         named = with_names_of(
             opened.model.inputs, opened.model.outputs, other.runner, other.model.inputs, other.model.outputs
         )
         judged = Candidate("the candidate", other.model.format, precision, "")
-        return judge(opened.runner, named, samples, judged, chosen)
+        verdict = judge(opened.runner, named, samples, judged, chosen)
+        return replace(verdict, notes=[*verdict.notes, *_other_names(opened.model, other.model)])
+
+
+def _other_names(source: Source, candidate: Source) -> Iterator[str]:
+    for what, own, others in (
+        ("input", source.inputs, candidate.inputs),
+        ("output", source.outputs, candidate.outputs),
+    ):
+        for name, other in match_names(own, others, f"{what}s").items():
+            if name != other:
+                yield f"{what} '{name}' is '{other}' of the candidate"
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
     runner: Runner
     model: Source
+    optional_inputs: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -93,7 +112,7 @@ def _remote(side: ComparedModel, data: Path) -> _Opened:
         raise ValueError(
             f"{side.place} names no model; write {parts.scheme}://{parts.netloc}/MODEL or /MODEL/VERSION"
         )
-    runner = RemoteRunner(f"{parts.scheme}://{parts.netloc}", *names)
+    runner = RemoteRunner(f"{parts.scheme}://{parts.netloc}", *names, headers=side.headers)
     first = next(iter(from_path(data, ())), {})
     ranks = {len(array.shape) for array in first.values()}
     has_batch = side.has_batch
@@ -103,6 +122,7 @@ def _remote(side: ComparedModel, data: Path) -> _Opened:
     return _Opened(
         runner,
         Source(names[0], Format.PYTHON, Path(), tuple(runner.inputs), tuple(runner.outputs), has_batch),
+        runner.optional_inputs,
     )
 
 
@@ -125,9 +145,16 @@ def _local(side: ComparedModel, home: Path, data: Path, source: Source | None) -
 
 
 def _samples(opened: _Opened, data: Path) -> Samples:
-    samples = from_path(data, opened.model.inputs, opened.model.has_batch)
-    check_sample(next(iter(samples)), opened.model.inputs, opened.model.has_batch, str(data))
+    inputs = _given_inputs(opened, data)
+    samples = from_path(data, inputs, opened.model.has_batch)
+    check_sample(next(iter(samples)), inputs, opened.model.has_batch, str(data))
     return samples
+
+
+def _given_inputs(opened: _Opened, data: Path) -> Sequence[TensorSpec]:
+    """Return the inputs that the samples have: those that are optional need not be there."""
+    given = next(iter(from_path(data, ())), {}) if opened.optional_inputs else {}
+    return [each for each in opened.model.inputs if each.name not in opened.optional_inputs or each.name in given]
 
 
 def _check_outputs(settings: Settings, outputs: Sequence[TensorSpec]) -> None:

@@ -48,8 +48,8 @@ class Difference:
 
     output: str
     check: str
-    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `missing`, `column`, `gain`, `bias`, `probe`,
-    `batched`, `concurrent`, `repeated`, `run`, `metric`."""
+    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `missing`, `column`, `levels`, `gain`, `bias`,
+    `probe`, `batched`, `concurrent`, `repeated`, `run`, `metric`."""
     sample: int
     index: tuple[int, ...]
     """Of the worst element."""

@@ -10,7 +10,13 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
-from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.sample_comparison import (
+    MISSING,
+    CandidateComparison,
+    describe,
+    difference_of,
+    worst_of,
+)
 from naiad.tools.optimize.correctness.scores.elements import OutputDifference, compare_output
 from naiad.tools.optimize.verdict import Difference
 
@@ -20,8 +26,6 @@ GREATEST = 32
 """Rows that are tried of a model without a limit: the greatest batch that is measured and served."""
 _TILE = 16
 """Kernels and buffers are made for multiples of this: of large batches they are tried first."""
-_NOTHING = np.empty((0, 0))
-"""An output that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +67,20 @@ class BehaviourChecks:
 
     def failures(self) -> list[Difference]:
         """Return the worst difference of each output and check. Raises RunnerError."""
-        found = [*self._repeated(), *self._concurrent()]
+        others = [*self._alone[1:], *self._alone[:1]]
+        found = [*self._repeated([*reversed(self._alone), *others], "when it is repeated"), *self._concurrent()]
+        found += self._repeated(self._alone, "after concurrent requests")
         if self._settings.has_batch:
             found += self._batched()
+            found += self._repeated(others, "after batches")
         return worst_of(found)
 
-    def _repeated(self) -> Iterable[tuple[float, Difference]]:
+    def _repeated(self, samples: Iterable[int], when: str) -> Iterable[tuple[float, Difference]]:
+        """Repeat requests, each after another one: an answer to that one would differ."""
         # Equal calls have equal rounding: the tolerance is that of FP32 at every precision.
-        for sample in reversed(self._alone):
-            for _ in range(2):
-                answer = self._runner.infer(self._singles[sample].request)
-                yield from self._compare("repeated", sample, answer, "when it is repeated", is_same=True)
+        for sample in samples:
+            answer = self._runner.infer(self._singles[sample].request)
+            yield from self._compare("repeated", sample, answer, when, is_same=True)
 
     def _concurrent(self) -> Iterable[tuple[float, Difference]]:
         alone = [self._singles[sample].request for sample in self._alone]
@@ -133,13 +140,16 @@ class BehaviourChecks:
         for name in single.answer:
             if name not in self._comparison.outputs:
                 continue  # The source has no such output.
-            result = self._result(name, single, answer.get(name, _NOTHING), is_same=is_same)
+            if name not in answer:
+                text = f"output '{name}' of sample {single.name} is missing from the candidate's answer {how}"
+                yield MISSING.excess, difference_of(name, check, _number(single.name), MISSING, text)
+                continue
+            result = self._result(name, single, answer[name], is_same=is_same)
             if not result.is_within:
                 assert result.worst is not None
                 which = single.name
                 text = describe(name, which, result.worst, "the single request", "the candidate") + f" {how}"
-                number = int(which) if which.isdigit() else -1
-                yield result.worst.excess, difference_of(name, check, number, result.worst, text)
+                yield result.worst.excess, difference_of(name, check, _number(which), result.worst, text)
 
     def _result(self, name: str, single: SingleRequest, found: Array, *, is_same: bool) -> OutputDifference:
         expected = single.answer
@@ -147,8 +157,12 @@ class BehaviourChecks:
             comparison = self._beyond if single.is_beyond else self._beside_others
             return comparison.compare(name, expected, found)
         output = self._comparison.outputs[name]
-        tolerance = self._settings.tolerance_of(name, output.kind, Precision.FP32)
+        tolerance = self._settings.tolerance_of(name, output.kind, Precision.FP32, step=output.reference.step)
         return compare_output(expected[name], found, output.kind, tolerance, output.reference.scales)
+
+
+def _number(name: str) -> int:
+    return int(name) if name.isdigit() else -1
 
 
 def in_ranges(numbers: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from naiad.core.datatype import is_floating
 from naiad.core.tensor import Array
 from naiad.tools.optimize.samples.sample_reader import digest
 
@@ -37,6 +38,8 @@ class InputCoverage:
     lows: Array | None = None
     highs: Array | None = None
     """By column, of rows of floating-point numbers with one length."""
+    whole: Array | None = None
+    """By column, whether it has whole numbers alone."""
     equal_axis: int | None = None
     """An axis of a few channels that are equal in all samples."""
 
@@ -63,16 +66,27 @@ class InputCoverage:
         is_equal = self.lows == self.highs
         return np.zeros(0, np.int64) if is_equal.all() else np.flatnonzero(is_equal)
 
+    @property
+    def varying_columns(self) -> Array:
+        """The columns of a table that differ between samples, all of them finite."""
+        if self.lows is None or self.highs is None or len(self.shapes) != 1:
+            return np.zeros(0, np.int64)
+        with np.errstate(invalid="ignore"):
+            is_finite = np.isfinite(self.lows) & np.isfinite(self.highs)
+            return np.flatnonzero(is_finite & (self.lows < self.highs))
+
     def _add_row(self, row: Array) -> None:
         with np.errstate(invalid="ignore"):
-            if self.lows is None or self.highs is None:
-                self.lows, self.highs = row, row
+            is_whole = (row == np.round(row)) | np.isnan(row)
+            if self.lows is None or self.highs is None or self.whole is None:
+                self.lows, self.highs, self.whole = row, row, is_whole
             elif row.shape == self.lows.shape:
                 self.lows, self.highs = np.fmin(self.lows, row), np.fmax(self.highs, row)
+                self.whole = self.whole & is_whole
 
     def add(self, array: Array) -> None:
         """Add a sample."""
-        if array.dtype.kind == "f" and array.ndim == 1 and array.size <= _MOST_VALUES:
+        if self.kind == "f" and array.ndim == 1 and array.size <= _MOST_VALUES:
             self._add_row(array)
         if len(self.contents) < 2:
             self.contents.add(digest([{self.name: array}]))
@@ -113,7 +127,8 @@ class Coverage:
         if len(self._contents) < 2:
             self._contents.add(digest([sample]))
         for name, array in sample.items():
-            self.inputs.setdefault(name, InputCoverage(name, array.dtype.kind)).add(array)
+            kind = "f" if is_floating(array.dtype) else array.dtype.kind
+            self.inputs.setdefault(name, InputCoverage(name, kind)).add(array)
 
     @property
     def places(self) -> list[int]:
@@ -194,12 +209,12 @@ def variable_lengths(
 
 
 def _is_incomplete(sample: Mapping[str, Array]) -> bool:
-    return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in sample.values())
+    return any(is_floating(array.dtype) and bool(np.isnan(array).any()) for array in sample.values())
 
 
 def _equal_axis(array: Array) -> int | None:
     """Return an axis with a few channels that are all equal."""
-    if array.dtype.kind != "f" or array.ndim < 3:
+    if not is_floating(array.dtype) or array.ndim < 3:
         return None
     for axis, length in enumerate(array.shape):
         if 2 <= length <= _MOST_CHANNELS and (array == array.take([0], axis)).all():

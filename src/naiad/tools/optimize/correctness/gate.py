@@ -4,16 +4,27 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from naiad.core.datatype import is_floating
 from naiad.core.tensor import Array
-from naiad.tools.optimize.candidate import Candidate
+from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness import probes
 from naiad.tools.optimize.correctness.behaviour import BehaviourChecks, SingleRequest, in_ranges
+from naiad.tools.optimize.correctness.boundaries.near_ties import near_tie_probes
+from naiad.tools.optimize.correctness.boundaries.row_answers import RowAnswers
+from naiad.tools.optimize.correctness.boundaries.thresholds import threshold_probes
 from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
 from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
 from naiad.tools.optimize.correctness.label_scores import Score, drop
+from naiad.tools.optimize.correctness.labels import LabelRelation
 from naiad.tools.optimize.correctness.probes import Probe
-from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
-from naiad.tools.optimize.correctness.sample_comparison import CandidateComparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, CountedRunner, Runner, RunnerError
+from naiad.tools.optimize.correctness.sample_comparison import (
+    MISSING,
+    CandidateComparison,
+    describe,
+    difference_of,
+    worst_of,
+)
 from naiad.tools.optimize.correctness.scores.tolerances import Kind
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
 from naiad.tools.optimize.optimize_source import Samples
@@ -36,7 +47,7 @@ def judge(
 class _Judgement:
     def __init__(self, source: Runner, runner: Runner, candidate: Candidate, settings: Settings) -> None:
         self._source = source
-        self._runner = runner
+        self._runner = CountedRunner(runner)
         self._candidate = candidate
         self._settings = settings
         self._answers_of_source = SourceAnswers(source, settings)
@@ -111,6 +122,7 @@ class _Judgement:
         found: list[Difference] = []
         if is_probed:
             found += self._probe([*probes.perturbed(self._coverage), *self._special()])
+            found += self._probe(self._boundaries())
         found += self._behaviour()
         if is_probed and not any(each.check == "run" for each in found):
             found += self._probe(
@@ -120,6 +132,8 @@ class _Judgement:
                 ]
             )
         self._not_shown += [*self._coverage.gaps(), *self._comparison.gaps()]
+        requests = self._runner.requests
+        self._not_shown.append(f"a wrong answer now and then, less often than in one of {requests} requests")
         return found
 
     def _special(self) -> Iterable[Probe]:
@@ -128,6 +142,33 @@ class _Judgement:
             each.kind in (Kind.INTEGERS, Kind.STRINGS) and each.reference.labels is None for each in outputs
         )
         return probes.special(self._coverage, self._candidate.precision, has_exact=has_exact)
+
+    def _boundaries(self) -> list[Probe]:
+        """Return rows at which the source's answers jump; limits of other precisions are wider than such jumps."""
+        if self._candidate.precision is not Precision.FP32:
+            return []
+        rows, found = RowAnswers(self._source, self._settings), list[Probe]()
+        try:
+            # Rounding to a short datatype makes steps of its own.
+            if not any(output.reference.step for output in self._comparison.outputs.values()):
+                found += threshold_probes(rows, self._coverage, are_compared=self._settings.compares_inputs)
+        except RunnerError as error:
+            self._miss(f"values at thresholds: {error}")
+        for name, output in self._comparison.outputs.items():
+            if output.reference.labels is not None:
+                found += self._near_ties(rows, name, output.reference.labels)
+        return found
+
+    def _near_ties(self, rows: RowAnswers, name: str, relation: LabelRelation) -> Sequence[Probe]:
+        comparison, why = self._comparison.widened(self._factor), "no mixture of the samples shows one"
+        try:
+            limit = lambda answer: comparison.scores_of(name, answer)[1]  # noqa: E731
+            if made := list(near_tie_probes(rows, self._coverage.kept, name, relation, limit)):
+                return made
+        except RunnerError as error:
+            why = str(error)
+        self._miss(f"classes of '{name}' that nearly tie: {why}")
+        return []
 
     def _probe(self, tried: Iterable[Probe]) -> list[Difference]:
         comparison = self._comparison.widened(self._factor)
@@ -170,7 +211,7 @@ class _Judgement:
         except RunnerError:
             self._miss_of(probe, "the source does not take them")
             return None
-        numbers = [array for array in expected.values() if array.dtype.kind == "f"]
+        numbers = [array for array in expected.values() if is_floating(array.dtype)]
         if not all(np.isfinite(array).all() for array in numbers):
             self._miss_of(probe, "the source answers with numbers that are not finite")
             return None
@@ -182,9 +223,13 @@ class _Judgement:
         budget = self._settings.budget
         for name, array in expected.items():
             is_free = budget is not None and budget.labels.output == name
-            if name not in comparison.outputs or name not in answer or is_free:
+            if name not in comparison.outputs or is_free:
                 continue
-            if probe.only_exact and array.dtype.kind == "f":
+            if name not in answer:
+                text = f"output '{name}' is missing from the candidate's answer to a probe with {probe.what}"
+                yield MISSING.excess, difference_of(name, "probe", -1, MISSING, text)
+                continue
+            if probe.only_exact and is_floating(array.dtype):
                 continue
             result = comparison.compare(name, expected, answer[name])
             if not result.is_within:

@@ -46,6 +46,8 @@ class Settings:
 
     variable_axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By input, the axes of a sample whose length the source leaves open."""
+    compares_inputs: bool = False
+    """Whether the source compares the numbers of its inputs as they are given, in FP32, as trees of XGBoost do."""
 
     def kind_of(self, name: str, output: Array) -> Kind:
         """Return the kind of an output of the source."""
@@ -56,9 +58,11 @@ class Settings:
         given = self.tolerances.get(name)
         return given is None or given.absolute == given.relative == 0
 
-    def tolerance_of(self, name: str, kind: Kind, precision: Precision, *, is_double: bool = False) -> Tolerance:
-        """Return the tolerance of an output; `is_double` as in `default_tolerance`."""
-        return self.tolerances.get(name) or default_tolerance(precision, kind, is_double=is_double)
+    def tolerance_of(
+        self, name: str, kind: Kind, precision: Precision, *, is_double: bool = False, step: float = 0.0
+    ) -> Tolerance:
+        """Return the tolerance of an output; `is_double` and `step` as in `default_tolerance`."""
+        return self.tolerances.get(name) or default_tolerance(precision, kind, is_double=is_double, step=step)
 
 
 def parse_max_drop(text: str) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from naiad.core.datatype import is_floating
 from naiad.core.tensor import Array
 
 
@@ -21,6 +22,21 @@ class LabelRelation:
     places: dict[object, int] = field(default_factory=dict)
     """Place of the score by class; empty for a threshold."""
     threshold: float | None = None
+
+    def first(self, answer: Mapping[str, Array]) -> int:
+        """Return the place of the first class of the first row of an answer, or whether it is above the threshold."""
+        scores = answer[self.scores].astype(np.float64)
+        if self.threshold is not None:
+            return int(scores.reshape(-1)[0] > self.threshold)
+        return int(scores.reshape(-1, scores.shape[-1])[0].argmax())
+
+    def gap(self, answer: Mapping[str, Array]) -> float:
+        """Return by how much the second class of the first row misses the first one."""
+        scores = answer[self.scores].astype(np.float64)
+        if self.threshold is not None:
+            return float(abs(scores.reshape(-1)[0] - self.threshold))
+        second, first = np.sort(scores.reshape(-1, scores.shape[-1])[0])[-2:]
+        return float(first - second)
 
     def lacks(self, labels: Array, expected_scores: Array) -> Array:
         """Return by how much the score of each label misses the best one; infinite for a class that is unknown."""
@@ -45,7 +61,7 @@ class LabelObserver:
     def add(self, labels: Array, others: Mapping[str, Array]) -> None:
         """Compare the labels of an answer with the scores in it."""
         for name, scores in others.items():
-            if name in self._refuted or scores.dtype.kind != "f" or not scores.size:
+            if name in self._refuted or not is_floating(scores.dtype) or not scores.size:
                 continue
             if not (self._follows_first(name, labels, scores) or self._follows_threshold(name, labels, scores)):
                 self._refuted.add(name)

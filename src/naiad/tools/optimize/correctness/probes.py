@@ -173,7 +173,7 @@ def _longer(array: Array) -> Array:
 
 
 def _perturbed(array: Array, other: Array, seen: InputCoverage, random: np.random.Generator) -> Array:
-    if array.dtype.kind != "f" or seen.is_flag:
+    if seen.kind != "f" or seen.is_flag:
         is_same = array.shape == other.shape and array.dtype == other.dtype
         return array if seen.is_flag or not array.ndim else _reordered(array, other if is_same else array, random)
     wide = np.where(np.isfinite(array), array, 0).astype(np.float64)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from naiad.core.datatype import is_floating
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.judgement_settings import Settings
@@ -24,6 +25,8 @@ from naiad.tools.optimize.correctness.source_reference import OutputReference
 from naiad.tools.optimize.verdict import Difference, Tolerance
 
 _EXACT_CHECKS = ("shape", "datatype", "inf/nan")
+MISSING = Worst("missing", (), "an output", "nothing", 0.0, np.inf)
+"""The difference of an answer without an output."""
 
 
 class OutputComparison:
@@ -41,7 +44,7 @@ class OutputComparison:
         """The candidate answers in FP32 where the source does in FP64."""
         self._precision = candidate.precision
         self._may_narrow = candidate.computes_in_float32
-        self._columns = ColumnSums(reference.scales, reference.kind)
+        self._columns = ColumnSums(reference.scales, reference.kind, reference.step)
         self._agreeing = 0
         self._rows = 0
         self._first_other = 0
@@ -67,10 +70,8 @@ class OutputComparison:
         by `score_limit`.
         """
         if found is None:
-            worst = Worst("missing", (), "an output", "nothing", 0.0, float("inf"))
-            self._fail(
-                sample, worst, f"output '{self.name}' of sample {sample} is missing from the candidate's answer"
-            )
+            text = f"output '{self.name}' of sample {sample} is missing from the candidate's answer"
+            self._fail(sample, MISSING, text)
             return
         result = self.compare(expected, found, scores, score_limit)
         self.worst_absolute = max(self.worst_absolute, result.absolute)
@@ -82,6 +83,11 @@ class OutputComparison:
             self._fail(sample, result.worst, describe(self.name, sample, result.worst, "the source", "the candidate"))
         if expected.shape == found.shape and expected.size:
             self._add_rows(sample, expected, found)
+
+    def add_surplus(self, sample: int) -> None:
+        """Add an answer with the output where the source's answer is without it: other samples have it."""
+        worst = Worst("missing", (), "nothing", "an output", 0.0, np.inf)
+        self._fail(sample, worst, f"output '{self.name}' of sample {sample} is in the candidate's answer only")
 
     def compare(
         self, expected: Array, found: Array, scores: Array | None = None, score_limit: float = 0.0
@@ -140,7 +146,7 @@ class OutputComparison:
         return self.tolerance.top1_agreement
 
     def _add_rows(self, sample: int, expected: Array, found: Array) -> None:
-        if expected.dtype.kind == "f" and found.dtype.kind == "f":
+        if is_floating(expected.dtype) and is_floating(found.dtype):
             self.is_narrowed |= found.dtype.itemsize < expected.dtype.itemsize
             self._columns.add(expected, found)
         if self.kind.is_classifier:
@@ -177,6 +183,11 @@ class OutputComparison:
         if finding.check == "column":
             least = 1 - finding.limit
             text = f"{where}: R2 over all samples is {1 - finding.value:.4g}, at least {least:.6g} is required"
+        elif finding.check == "levels":
+            text = (
+                f"{where} has {finding.limit:.0f} different numbers over all samples, the source has at least "
+                f"{4 * finding.limit:.0f}: the bits of int8 are lost"
+            )
         elif finding.check == "gain":
             text = (
                 f"{where}: the answers have a gain that is off by {finding.value:.3g} over all samples, "
@@ -232,6 +243,9 @@ class CandidateComparison:
         for name, array in expected.items():
             if name in self.outputs:
                 self.outputs[name].add(sample, array, found.get(name), *self.scores_of(name, expected))
+        for name in found.keys() - expected.keys():
+            if name in self.outputs:
+                self.outputs[name].add_surplus(sample)
 
     def compare(self, name: str, expected: Arrays, found: Array) -> OutputDifference:
         """Compare one output of an answer, without adding it."""
@@ -292,7 +306,9 @@ class CandidateComparison:
 
     def _tolerance(self, name: str, reference: OutputReference) -> Tolerance:
         is_double = reference.is_double and not self._candidate.computes_in_float32
-        tolerance = self._settings.tolerance_of(name, reference.kind, self._candidate.precision, is_double=is_double)
+        tolerance = self._settings.tolerance_of(
+            name, reference.kind, self._candidate.precision, is_double=is_double, step=reference.step
+        )
         return replace(
             tolerance,
             absolute=self._factor * tolerance.absolute,

@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from naiad.core.datatype import is_floating
 from naiad.core.tensor import Array
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.labels import LabelObserver, LabelRelation
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
 from naiad.tools.optimize.correctness.scores.scales import ScaleObserver, Scales
-from naiad.tools.optimize.correctness.scores.tolerances import Kind
+from naiad.tools.optimize.correctness.scores.tolerances import Kind, step_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _KEPT_BYTES = 64 << 20
 """Answers that are kept for the comparison; those beyond are asked for again."""
@@ -21,6 +26,8 @@ class OutputReference:
     kind: Kind
     is_double: bool
     scales: Scales = field(default_factory=Scales)
+    step: float = 0.0
+    """Relative distance of neighbouring numbers of a short datatype."""
     labels: LabelRelation | None = None
     """Of integers and strings that are the first class of another output."""
 
@@ -37,7 +44,7 @@ class SourceAnswers:
         self._scales: dict[str, ScaleObserver] = {}
         self._labels: dict[str, LabelObserver] = {}
         self._kinds: dict[str, Kind] = {}
-        self._is_double: dict[str, bool] = {}
+        self._datatypes: dict[str, np.dtype[Any]] = {}
         self._answers = 0
 
     def observe(self, answer: Arrays) -> None:
@@ -56,8 +63,9 @@ class SourceAnswers:
             observer, labels = self._scales.get(name), self._labels.get(name)
             self.outputs[name] = OutputReference(
                 kind,
-                self._is_double[name],
+                self._datatypes[name] == "float64",
                 observer.scales() if observer else Scales(),
+                step_of(self._datatypes[name]),
                 labels.relation() if labels else None,
             )
 
@@ -74,8 +82,8 @@ class SourceAnswers:
         known = self._kinds.setdefault(name, kind)
         if kind is not known:  # The first answer looked like probabilities by chance.
             self._kinds[name] = Kind.NUMBERS
-        self._is_double.setdefault(name, array.dtype == "float64")
-        if array.dtype.kind == "f":
+        self._datatypes.setdefault(name, array.dtype)
+        if is_floating(array.dtype):
             self._scales.setdefault(name, ScaleObserver()).add(array)
         elif array.size and self._settings.has_exact_classes(name):
             others = {other: values for other, values in answer.items() if other != name}

@@ -15,7 +15,7 @@ from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 from naiad.tools.optimize.correctness.scores.elements import agrees_on_first
-from naiad.tools.optimize.correctness.scores.tolerances import Kind
+from naiad.tools.optimize.correctness.scores.tolerances import Kind, step_of
 from naiad.tools.optimize.optimize_source import Format, Samples
 from naiad.tools.optimize.package.package_files import TOLERANCES
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
@@ -147,7 +147,8 @@ def collect(
     tolerances = {}
     for name, kind in kinds.items():
         is_double = answers[0][name].dtype == np.float64 and not is_float32
-        tolerances[name] = _with_room(settings.tolerance_of(name, kind, precision, is_double=is_double))
+        step = step_of(answers[0][name].dtype)
+        tolerances[name] = _with_room(settings.tolerance_of(name, kind, precision, is_double=is_double, step=step))
         if kind.is_classifier and name not in own:
             both = [(one[name], two.get(name)) for one, two in zip(answers, found, strict=True)]
             tolerances[name] = _for_few(tolerances[name], both)

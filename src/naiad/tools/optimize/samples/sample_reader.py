@@ -190,10 +190,16 @@ def _read(file: Path, inputs: Inputs) -> dict[str, Array]:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
             with loaded:
-                return {name: loaded[name] for name in loaded.files}
+                return {name: _bf16(loaded[name]) for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: {_unreadable(error)}") from error
-    return _by_name(loaded, inputs, str(file))
+    return _by_name(_bf16(loaded), inputs, str(file))
+
+
+def _bf16(array: Array) -> Array:
+    """Return numbers in BF16 as such: numpy writes them to a file as two bytes without a meaning."""
+    is_bare = array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == 2
+    return array.view(DataType.BF16.numpy) if is_bare else array
 
 
 def _unreadable(error: Exception) -> str:

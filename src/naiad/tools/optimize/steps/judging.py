@@ -75,7 +75,7 @@ class Judge:
                 runner.close()
                 return _unserved(f"{candidate.name} has other tensors: {error}")
             try:
-                settings = with_open_lengths(self.settings, self.source)
+                settings = with_traits_of(self.source, self.settings)
                 return judge(self.answers, named, self.samples, candidate, settings)
             finally:
                 runner.close()
@@ -104,14 +104,14 @@ def open_conversion(
     return IsolatedRunner(repository, candidate.name, limits, may_unpickle=may_unpickle)
 
 
-def with_open_lengths(settings: Settings, source: Source) -> Settings:
-    """Return the settings with the lengths that the source leaves open."""
+def with_traits_of(source: Source, settings: Settings) -> Settings:
+    """Return the settings with what is known of the source: lengths that it leaves open, how it reads its inputs."""
     first = int(source.has_batch)
     axes = {
         spec.name: [axis - first for axis, length in enumerate(spec.shape) if length == -1 and axis >= first]
         for spec in source.inputs
     }
-    return replace(settings, variable_axes=axes)
+    return replace(settings, variable_axes=axes, compares_inputs=source.format is Format.XGBOOST)
 
 
 def _unserved(message: str) -> Verdict:

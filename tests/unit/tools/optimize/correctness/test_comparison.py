@@ -1,5 +1,6 @@
 """The comparison of two outputs: tolerances, kinds, infinities, zeros, strings and ties."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -186,3 +187,32 @@ def test_probability_may_differ_by_rounded_scores(error, is_within):
     found[0, 0] += error
     tolerance = default_tolerance(Precision.FP32, Kind.PROBABILITIES)
     assert worst(expected, found, Kind.PROBABILITIES, tolerance).is_within == is_within
+
+
+def of_datatype(datatype, change):
+    """Compare answers in a short datatype, computed from numbers that are changed before they are rounded."""
+    rows = np.random.default_rng(5).normal(size=(30, 1, 4)) * 3 + 40
+    return compared(
+        *([{"Y": values.astype(datatype)} for values in each] for each in (rows, change(rows)))
+    ).failures()
+
+
+@pytest.mark.parametrize("datatype", ["float16", ml_dtypes.bfloat16])
+def test_short_datatypes_may_round_to_a_neighbour(datatype):
+    assert of_datatype(datatype, lambda rows: rows * (1 + 1e-5)) == []
+    assert of_datatype(datatype, lambda rows: rows * 1.03)
+    assert of_datatype(datatype, lambda rows: np.full_like(rows, 40.0))
+
+
+@pytest.mark.parametrize("other", [2**60 + 2, -(2**63)])
+def test_distance_of_large_integers_is_exact(other):
+    found = compared([{"Y": np.array([2**60 + 1])}], [{"Y": np.array([other])}])
+    assert found.outputs["Y"].worst_absolute == float(2**60 + 1 - other if other < 0 else 1)
+    assert [(each.expected, each.found) for each in found.failures()] == [(2**60 + 1, other)]
+
+
+def test_output_that_one_side_lacks_is_a_difference():
+    both, one = {"A": np.ones(2), "B": np.ones(2)}, {"A": np.ones(2)}
+    for expected, found in (([both, both], [both, one]), ([both, one], [both, both])):
+        (failure,) = compared(expected, found).failures()
+        assert (failure.output, failure.check, failure.sample) == ("B", "missing", 1)

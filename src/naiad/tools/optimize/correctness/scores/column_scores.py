@@ -27,6 +27,13 @@ _LIKELY_RESIDUAL = 0.5
 much, but it may not be that of another class."""
 _SURE = 3.0
 """Standard errors that are allowed on top of the limits of gain and shift."""
+_FEW_LEVELS = 8
+"""Different numbers in a column of int8, which has 256: fewer, where the source has four times as many and where the
+rounding shows, say that most of its bits are lost."""
+_LEVEL_ROWS = 32
+_SAME_LEVEL = 1e-4
+_LOST_BY_LEVELS = 0.01
+"""1 - R2, from which on the rounding shows: where a few huge values make the scale, levels are few, too."""
 _NOISE = 1e-6
 """Share of its size by which a constant column varies."""
 
@@ -36,7 +43,7 @@ class ColumnFinding:
     """A property of a column, or of all of them, beside its limit."""
 
     check: str
-    """`column`, `gain` or `bias`."""
+    """`column`, `levels`, `gain` or `bias`."""
     column: int
     """-1 for all columns together."""
     value: float
@@ -48,16 +55,40 @@ class ColumnFinding:
         return self.value / self.limit if self.limit else 0.0
 
 
+class _Levels:
+    """The different numbers of a column, as far as they are few."""
+
+    def __init__(self) -> None:
+        self._seen: list[float] = []
+
+    def add(self, values: Array) -> None:
+        """Add numbers; those that differ by rounding of FP32 alone are the same."""
+        for value in values.tolist():
+            if len(self._seen) < 4 * _FEW_LEVELS and not any(
+                abs(value - each) <= _SAME_LEVEL * max(abs(value), abs(each)) for each in self._seen
+            ):
+                self._seen.append(value)
+
+    def count(self, most: int) -> int:
+        """Return how many there are, `most` for more."""
+        return min(len(self._seen), most)
+
+
 class ColumnSums:
     """Sums over the rows of all samples, by column."""
 
-    def __init__(self, scales: Scales, kind: Kind) -> None:
+    def __init__(self, scales: Scales, kind: Kind, step: float = 0.0) -> None:
+        """`step` is the relative distance of neighbouring numbers, of a short datatype."""
         self._scales = scales
         self._kind = kind
+        self._step = step
         self.rows = 0
         self._wanted, self._squares, self._differences, self._errors, self._products, self._likely = (
             np.zeros(scales.columns) for _ in range(6)
         )
+        is_table = scales.is_of_all_samples and kind is not Kind.PROBABILITIES
+        self._levels = [(_Levels(), _Levels()) for _ in range(scales.columns if is_table else 0)]
+        """By column, of the source and of the candidate."""
 
     def add(self, expected: Array, found: Array) -> None:
         """Add an answer; elements that are not finite in both do not count."""
@@ -67,6 +98,11 @@ class ColumnSums:
         is_finite = np.isfinite(wanted) & np.isfinite(difference)
         wanted, difference = np.where(is_finite, wanted, 0), np.where(is_finite, difference, 0)
         self.rows += len(wanted)
+        if self._levels:
+            found_rows = wanted + difference
+            for column, (source, candidate) in enumerate(self._levels):
+                source.add(wanted[:, column])
+                candidate.add(found_rows[:, column])
         self._likely += (self._scales.rows(expected) >= LIKELY).sum(0)
         with np.errstate(over="ignore"):
             self._wanted += wanted.sum(0)
@@ -86,19 +122,28 @@ class ColumnSums:
         variance = self._variance()
         varies = self._varies(variance)
         if tolerance.residual:
-            rounding = (
-                np.square(FLOAT_ROUNDING.get(precision, 0.0) * self._sizes()) if tolerance.residual > 1e-9 else 0
-            )
+            share = max(FLOAT_ROUNDING.get(precision, 0.0), self._step)
+            rounding = np.square(share * self._sizes()) if tolerance.residual > 1e-9 else 0
             left = np.maximum(self._errors / self.rows - rounding, 0)
             residuals = np.where(varies, left / np.maximum(self._reference_variance(variance), 1e-300), 0)
             column = int(residuals.argmax())
             found = ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
             yield max(found, self._of_likely_classes(variance), key=lambda each: each.excess)
+            if precision in (Precision.INT8, Precision.INT8_DYNAMIC) and self.rows >= _LEVEL_ROWS:
+                yield from self._few_levels(residuals)
         varies &= variance >= self._least_variance(variance)
         if varies.any() and tolerance.gain:
             yield from self._gains(variance[varies], np.flatnonzero(varies), tolerance.gain)
         if varies.any() and tolerance.bias:
             yield from self._shifts(variance[varies], np.flatnonzero(varies), tolerance.bias)
+
+    def _few_levels(self, residuals: Array) -> Iterator[ColumnFinding]:
+        """Yield columns whose answers are a few numbers, where the source has many."""
+        for column, (source, candidate) in enumerate(self._levels):
+            levels = candidate.count(_FEW_LEVELS)
+            is_lost = residuals[column] > _LOST_BY_LEVELS and source.count(4 * _FEW_LEVELS) >= 4 * levels
+            if 1 < levels < _FEW_LEVELS and is_lost:
+                yield ColumnFinding("levels", column, float(_FEW_LEVELS), float(levels))
 
     def _of_likely_classes(self, variance: Array) -> ColumnFinding:
         """Judge the classes of an output with many classes by their own variance, which is small there."""

@@ -161,7 +161,18 @@ def _compare_exactly(expected: Array, found: Array) -> OutputDifference:
     if not is_other.any():
         return OutputDifference(Worst("values", (0,) * expected.ndim, "", "", 0.0, 0.0))
     index = _first(is_other)
-    return OutputDifference(Worst("values", index, _element(expected, index), _element(found, index), 0.0, np.inf))
+    worst = Worst("values", index, _element(expected, index), _element(found, index), 0.0, np.inf)
+    return OutputDifference(worst, *_farthest(expected[is_other], found[is_other]))
+
+
+def _farthest(expected: Array, found: Array) -> tuple[float, float]:
+    """Return by how much integers differ at most, absolute and as a share; texts and flags have no distance."""
+    if expected.dtype.kind not in "iu":
+        return 0.0, 0.0
+    # As integers of Python: 2**53 + 1 is no number of FP64, and the difference of two INT64 may be none of INT64.
+    distances = np.array([abs(one - other) for one, other in zip(expected.tolist(), found.tolist(), strict=True)])
+    sizes = np.maximum(np.abs(expected.astype(np.float64)), 1.0)
+    return float(distances.max()), float((distances.astype(np.float64) / sizes).max())
 
 
 def _element(array: Array, index: tuple[int, ...]) -> float | str:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,7 @@ FLOAT_ROUNDING = {
 }
 """Share of a column's size that its numbers are rounded by: a column that varies less has no R2. In int8 the answers
 are numbers of FP32, so that a column which does not vary any more has lost what it says."""
+_STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 TIE = _ROUNDING[Precision.FP32].relative
 """Classes whose scores differ by less than this share of the scores' scale are equally good as the first class."""
 
@@ -96,19 +98,28 @@ def detect_kind(output: Array) -> Kind:
     return Kind.EMBEDDING if is_unit and output.shape[-1] >= _EMBEDDING_LENGTH else Kind.NUMBERS
 
 
-def default_tolerance(precision: Precision, kind: Kind, *, is_double: bool = False) -> Tolerance:
+def step_of(datatype: "np.dtype[Any]") -> float:
+    """Return the relative distance of neighbouring numbers of a short datatype, 0 for others.
+
+    Of two faithful models, one may round an answer to the neighbour.
+    """
+    return _STEPS.get(str(datatype), 0.0)
+
+
+def default_tolerance(precision: Precision, kind: Kind, *, is_double: bool = False, step: float = 0.0) -> Tolerance:
     """Return the tolerance of a kind of output; strings and integers are equal at every precision.
 
-    `is_double`: the source answers in FP64, and the candidate computes in it.
+    `is_double`: the source answers in FP64, and the candidate computes in it. `step` is that of the datatype of the
+    source's answers.
     """
     if kind in (Kind.STRINGS, Kind.INTEGERS):
         return _EXACT
     rounding = _DOUBLE if is_double and precision is Precision.FP32 else _ROUNDING[precision]
     return Tolerance(
         absolute=rounding.probability if kind is Kind.PROBABILITIES else 0.0,
-        relative=rounding.relative,
+        relative=rounding.relative + step,
         # Columns of different scales have no common direction.
-        cosine=0.0 if kind is Kind.DETECTIONS else rounding.cosine,
+        cosine=0.0 if kind is Kind.DETECTIONS else rounding.cosine + step**2,
         top1_agreement=rounding.top1_agreement if kind.is_classifier else 0.0,
         residual=rounding.residual,
         gain=rounding.gain,
