@@ -5,11 +5,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-from support.file_seconds import TABLE, FileSeconds, sort_tests
+from support.file_seconds import TABLE, CpuOfTests, FileSeconds, known_times, sort_tests, waiting_files
 from support.long_run import CI, EXAMPLES, LONG
 
 # No test asserts a time: how long an example takes depends on what else the machine does.
@@ -33,13 +34,32 @@ if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also tests marked long, and all examples of properties")
     parser.addoption("--write-file-seconds", action="store_true", help=f"write seconds of files into {TABLE.name}")
+    parser.addoption(
+        "--waiting-processes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many of the processes take only files whose tests mostly wait; with --dist loadfile",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("long"):
         hypothesis.settings.load_profile(LONG)
-    if config.getoption("write_file_seconds") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(FileSeconds(TABLE))
+    if config.getoption("write_file_seconds"):
+        config.pluginmanager.register(CpuOfTests())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(FileSeconds(TABLE))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    count = config.getoption("waiting_processes")
+    if not count:
+        return None  # xdist's own one
+    from support.file_schedule import WaitingFilesBeside
+
+    return WaitingFilesBeside(config, log, waiting_files(known_times()), count)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
