@@ -124,11 +124,11 @@ class McpRoutes:
         _respond(context, call, {})
 
     def _list(self, context: HttpContext, call: Call) -> None:
-        reason = "" if self.router is None else self.router.refusal_reason("metadata", context)
-        if reason:
+        rejection = None if self.router is None else self.router.rejection("metadata", context)
+        if rejection is not None:
             # The list says what models take and return, as their metadata do.
             rejections.count(Rejection.UNAUTHORIZED)
-            refuse(context, _FORBIDDEN, reason)
+            refuse(context, rejection.http_status, rejection.message, rejection.headers, rejection.key)
             return
         cursor = call.params.get("cursor")
         if cursor is not None and not isinstance(cursor, str):
