@@ -8,8 +8,8 @@
 Clients send requests at a fixed rate, to all models in turn. Many short phases with and without pages alternate, in
 pairs of random order, so that other work of the machine meets both. The latencies of all phases of a kind are pooled,
 and so is the CPU time of all processes of the server. The 95 % intervals are of a bootstrap that draws pairs: the
-latencies of one phase depend on each other, and latencies of different pairs hardly. A ratio whose interval has 1.0 in
-it, or a difference with 0.0 in it, is no finding. The rate is met in all phases, or the figures are not valid.
+latencies of one phase depend on each other, and latencies of different pairs hardly. A ratio whose interval has 1.0
+in it, or a difference with 0.0 in it, is no finding. The rate is met in all phases, or the figures are not valid.
 """
 
 import argparse
