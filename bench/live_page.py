@@ -3,13 +3,13 @@
     python -m bench.live_page                            50 models under load, one page, about three minutes
     python -m bench.live_page --models 1000 --pages 4
     python -m bench.live_page --flags=--processes=2 --detail
-    python -m bench.live_page --rounds 0 --paint 10      how soon Chromium shows the page; needs `npm ci` in dashboard/
+    python -m bench.live_page --rounds 0 --paint 10      how soon Chromium shows it; needs `npm ci` in dashboard/
 
 Clients send requests at a fixed rate, to all models in turn. Many short phases with and without pages alternate, in
 pairs of random order, so that other work of the machine meets both. The latencies of all phases of a kind are pooled,
 and so is the CPU time of all processes of the server. The 95 % intervals are of a bootstrap that draws pairs: the
-latencies of one phase depend on each other, those of different pairs hardly. A difference whose interval has "none" in
-it is not shown by the measurement. The rate is met in all phases, or the figures are not valid.
+latencies of one phase depend on each other, and latencies of different pairs hardly. A ratio whose interval has 1.0
+in it, or a difference with 0.0 in it, is no finding. The rate is met in all phases, or the figures are not valid.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def interval(pairs: Sequence[Pair], figure: Callable[[Sequence[Pair]], float]) -
 
 def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the figures of all pairs."""
-    without, with_pages = [pair.without for pair in pairs], [pair.with_pages for pair in pairs]
+    without = [pair.without for pair in pairs]
     return {
         "pairs": len(pairs),
         "cores_without": round(cores(without), 4),

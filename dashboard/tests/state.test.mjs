@@ -127,3 +127,19 @@ test("numbers have units", () => {
     assert.equal(format.visible("a\u202eb\u0007\n"), "a\\u202eb\\u0007\n");
     assert.equal(format.visible("a\u061cb\u2028c\u2060"), "a\\u061cb\\u2028c\\u2060");
 });
+
+test("models and versions that are gone leave nothing, however long the page stays open", async () => {
+    const store = await load("state/store");
+    const listed = (name, versions) => store.take("models", JSON.stringify({ models: name ? [{ name, backend: "", versions: versions.map((version) => ({ version, state: "READY", reason: "" })) }] : [], left_out: 0 }));
+    const sampled = (time_ms, key, success) => store.take("sample", JSON.stringify({ time_ms, process: { cpu_s: 0, resident_bytes: 0, in_flight: 0 }, versions: { [key]: totals(success) } }));
+    for (let version = 1; version <= 200; version++) {
+        listed("m", [String(version)]);
+        sampled(version * 1000, `m/${version}`, 1);
+    }
+    assert.deepEqual([...store.historiesOf("m").keys()], ["200"]);
+    const before = store.summaryOf("m");
+    listed("", []);
+    assert.equal(store.historiesOf("m").size, 0);
+    assert.notEqual(store.summaryOf("m"), before);
+    assert.equal(before.peek().total, 0);
+});

@@ -126,7 +126,7 @@ def write_note(path: Path) -> None:
 @needs_node
 @needs_modules
 @needs_browser
-def test_own_picture_is_read_on_the_page_of_the_last_line(kept: Kept, tmp_path: Path) -> None:
+def test_own_picture_is_read_in_a_browser(kept: Kept, tmp_path: Path) -> None:
     write_note(tmp_path / "note.png")
     label, _, url = kept.printed[-1].partition(" ")
     assert label == "Dashboard:"

@@ -134,7 +134,7 @@ def test_suspended_table_gives_the_terminal_back(server: ServerProcess) -> None:
         assert process.wait(60) == 0
 
 
-def test_wrong_key_ends_with_its_reason_behind_the_table(start_server: StartServer, tmp_path: Path) -> None:
+def test_wrong_key_ends_with_its_reason(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     (tmp_path / "keys").write_text(f"viewer statistics {digest_of('secret').hex()}\npublic health -\n")
     server = start_server(tmp_path / "models", f"--api-key-file={tmp_path / 'keys'}")

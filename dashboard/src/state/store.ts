@@ -79,14 +79,27 @@ function onModels(event: ModelsEvent): void {
     const before = new Set(models.value?.map((row) => row.name));
     models.value = event.models.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
     modelsLeftOut.value = event.left_out;
-    const names = new Set(event.models.map((row) => row.name));
-    for (const name of [...histories.keys()]) {
+    const rows = new Map(event.models.map((row) => [row.name, row]));
+    for (const name of new Set([...histories.keys(), ...summaries.keys()])) {
+        const row = rows.get(name);
         // Of models that the list has no room for, only the figures are known.
-        if (names.has(name) || (event.left_out > 0 && !before.has(name))) continue;
-        histories.delete(name);
-        active.delete(name);
-        summaryOf(name).value = EMPTY;
+        if (row) forgetOldVersions(name, row);
+        else if (event.left_out === 0 || before.has(name)) forgetModel(name);
     }
+}
+
+/** A page that stays open for weeks meets many models and versions: those that are gone leave nothing. */
+function forgetModel(name: string): void {
+    histories.delete(name);
+    active.delete(name);
+    summaryOf(name).value = EMPTY;
+    summaries.delete(name);
+}
+
+function forgetOldVersions(name: string, row: ModelRow): void {
+    const versions = new Set(row.versions.map((each) => each.version));
+    const known = histories.get(name);
+    for (const version of [...(known?.keys() ?? [])]) if (!versions.has(version)) known?.delete(version);
 }
 
 /** A server that was started again begins at zero. */

@@ -30,6 +30,7 @@ tryIt("two clicks and an own picture give its text, and its code the same", "", 
     for (const line of lines) await output(page, "BOXES").getByText(line).first().waitFor();
     await page.getByText(`${lines.length} of ${lines.length} boxes`).waitFor();
     assert.equal(await page.getByText("sequence_id").count(), 0);
+    assert.equal(await output(page, "BOXES").getByLabel("Numbers").count(), 0); // Corners need no format.
     await copyFile(process.env.PICTURE, path.join(folder, path.basename(process.env.PICTURE)));
     for (const language of LANGUAGES) {
         const found = (await printed(page, language)).find(([name]) => name === "TEXT");

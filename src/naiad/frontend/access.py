@@ -52,7 +52,7 @@ class RejectionResponse:
 
     @property
     def asks_for_key(self) -> bool:
-        """Whether an API key, or another one, may be accepted: then the response has a challenge (RFC 9110, 11.6.1)."""
+        """Whether an API key, or another one, may be accepted: the response has a challenge (RFC 9110, 11.6.1)."""
         return any(name == b"WWW-Authenticate" for name, _ in self.headers)
 
 

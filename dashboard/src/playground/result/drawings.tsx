@@ -7,7 +7,7 @@ import { toRgba } from "../picture/read_file";
 import type { Pixels } from "../picture/resize";
 import { tensorPixels } from "../picture/to_tensor";
 import type { Numbers, Tensor } from "../tensor/datatypes";
-import { BOX_FORMATS, type Box, type BoxFormat, MAX_BOXES, areNormalized, boxesOf, guessFormat } from "./boxes";
+import { BOX_FORMATS, type Box, type BoxFormat, MAX_BOXES, areNormalized, boxRows, boxesOf, guessFormat } from "./boxes";
 import { maskSize, pictureOf } from "./views";
 
 export function PictureView(props: { tensor: Tensor }) {
@@ -120,12 +120,12 @@ export function BoxesView(props: { tensor: Tensor; others: readonly Tensor[]; pi
                 <figcaption>{boxes.length} of {all.length} boxes</figcaption>
             </figure>
             <div class="pg-row">
-                <label class="pg-small">
+                {!boxRows(props.tensor)?.isPolygon && <label class="pg-small">
                     Numbers
                     <select value={format.value} onChange={(event) => (format.value = event.currentTarget.value as BoxFormat)}>
                         {Object.entries(BOX_FORMATS).map(([value, name]) => <option key={value} value={value}>{name}</option>)}
                     </select>
-                </label>
+                </label>}
                 <label class="pg-check"><input type="checkbox" checked={isNormalized.value} onChange={(event) => (isNormalized.value = event.currentTarget.checked)} /> 0 to 1</label>
                 {hasScores && (
                     <label class="pg-small">

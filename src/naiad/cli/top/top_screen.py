@@ -78,7 +78,7 @@ class _Terminal:
     def leave(self) -> None:
         """Show the screen that was there before."""
         write(_LEAVE)
-        with contextlib.suppress(termios.error):  # the terminal has gone: nobody misses its settings
+        with contextlib.suppress(termios.error):  # the terminal has gone, and its settings with it
             termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 
 

@@ -64,7 +64,7 @@ class LiveStream:
     ) -> None:
         self.request = request
         self.owner = owner_of(context)
-        """Who has the stream, for the bound of their number."""
+        """The client that has the stream, for the bound of their number."""
         self.due_s = 0.0
         """The loop's time of the next sample."""
         self._context = context
@@ -168,7 +168,7 @@ class LiveStream:
 
 
 def owner_of(context: HttpContext) -> str:
-    """Return who a stream counts for: the API key of the client, or else where it is."""
+    """Return the client that a stream counts for: its API key, or else its network."""
     key: str = getattr(context, "key_name", "")
     return f"key {key}" if key else f"address {network_of(context.client)}"
 
