@@ -18,6 +18,7 @@ from naiad.tools.optimize.converters.operators import missing_operator
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.sample_reader import ArraySamples
 from naiad.tools.process.running import ProcessLimits
+from support.conversions_here import conversions_here
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)
 LIMITS = ProcessLimits(30, 400)
@@ -64,6 +65,15 @@ def converter(tmp_path, monkeypatch):
     return make(tmp_path)
 
 
+@pytest.fixture
+def in_this_process():
+    """For tests of what is converted again: subprocesses are tested by those of limits, crashes and logs."""
+    with conversions_here():
+        yield
+    for name in ("fake", "fake.converter"):
+        sys.modules.pop(name, None)
+
+
 def make(folder, limits=LIMITS):
     source = folder / "source.model"
     if not source.exists():
@@ -90,12 +100,14 @@ def test_result_has_files_log_and_parameters(converter, tmp_path):
     assert result.peak_mib > 1
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_second_run_reads_the_cache(converter, tmp_path):
     first = converter.convert(candidate(tmp_path))
     assert make(tmp_path).convert(candidate(tmp_path)) == first
     assert runs(tmp_path) == 1
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     "change", ["source", "settings", "samples", "source.bin", "source.model.data", "source.model_data"]
 )
@@ -185,7 +197,8 @@ converter.convert(candidate(folder, "hang"))
 
 def test_kill_in_the_middle_repeats_nothing_finished(converter, tmp_path):
     root = Path(__file__).parents[4]
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path, root, root / "src", tmp_path / "modules"])
+    paths = (root, root / "src", root / "tests")
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path, *paths, tmp_path / "modules"])
     deadline = time.monotonic() + 60
     while not ((tmp_path / "runs").exists() and runs(tmp_path) == 2):
         assert process.poll() is None
@@ -229,6 +242,7 @@ def test_message_names_the_operator(text, operator):
     assert missing_operator(text) == operator
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_job_file_stays_beside_the_result(converter, tmp_path):
     result = converter.convert(candidate(tmp_path))
     assert json.loads((result.folder.parent / "job.json").read_text())["format"] == "onnx"
