@@ -1,5 +1,9 @@
 """Forests that cannot be loaded: the error names file, reason and fix."""
 
+import copy
+import json
+import struct
+
 import lightgbm
 import numpy as np
 import pytest
@@ -32,8 +36,37 @@ def test_truncated_xgboost_file_is_refused(tmp_path, booster, form, engine):
     path.write_bytes(bytes(booster.save_raw(form))[:2000])
     message = failure(tmp_path, parameters(engine=engine))
     assert str(path) in message
-    assert "cannot be loaded" in message
+    assert "cannot be loaded" in message or "is damaged" in message
     assert "Stack trace" not in message
+
+
+@pytest.mark.parametrize("engine", ["xgboost", "treelite"])
+def test_damaged_xgboost_trees_are_refused(tmp_path, booster, engine):
+    whole = json.loads(bytes(booster.save_raw("json")))
+    for field, value in (("left_children", 9999), ("left_children", 0), ("split_indices", 100_000_000)):
+        model = copy.deepcopy(whole)
+        model["learner"]["gradient_booster"]["model"]["trees"][0][field][0] = value
+        (tmp_path / "xgboost.json").write_text(json.dumps(model))
+        assert "xgboost.json is damaged: tree 0: a node " in failure(tmp_path, parameters(engine=engine))
+    data = bytearray(booster.save_raw("ubj"))
+    at = data.index(b"left_children[$l#L") + len(b"left_children[$l#L") + 8
+    data[at : at + 4] = struct.pack(">i", 9999)
+    (tmp_path / "xgboost.json").unlink()
+    (tmp_path / "xgboost.ubj").write_bytes(data)
+    assert "xgboost.ubj is damaged: tree 0: a node " in failure(tmp_path, parameters(engine=engine))
+
+
+def test_damaged_checkpoint_is_refused(tmp_path, booster):
+    (tmp_path / "whole.json").write_bytes(bytes(booster.save_raw("json")))
+    treelite.frontend.load_xgboost_model(str(tmp_path / "whole.json")).serialize(str(tmp_path / "checkpoint.tl"))
+    (tmp_path / "whole.json").unlink()
+    data = (tmp_path / "checkpoint.tl").read_bytes()
+    model = treelite.Model.deserialize(str(tmp_path / "checkpoint.tl"))
+    whole = model.get_tree_accessor(0).get_field("cleft").copy()
+    changed = np.concatenate(([9999], whole[1:])).astype(whole.dtype)
+    assert whole.tobytes() in data
+    (tmp_path / "checkpoint.tl").write_bytes(data.replace(whole.tobytes(), changed.tobytes(), 1))
+    assert "is damaged: tree 0: a node has a child that does not exist" in failure(tmp_path)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])

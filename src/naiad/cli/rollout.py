@@ -115,13 +115,18 @@ def format_rollout(found: Mapping[str, Any]) -> str:
     """Return a rollout as readable text, with the next commands."""
     model, rollout = found["model"], found["rollout"]
     if rollout is None:
-        return "\n".join([f"{model}: the rollout has ended ({found['note']})", *_refused(found)])
+        return "\n".join([f"{model}: the rollout has ended ({found['note']})", *_refused(found), *_unstored(found)])
     lines = [f"{model}: {_summary(found)}", "", _HEADING]
     lines += [_row(role, found[role]) for role in ("stable", "canary") if role in found]
     if "shadow" in found:
         lines += ["", "shadow copies: " + ", ".join(f"{count} {name}" for name, count in found["shadow"].items())]
     lines += ["", *_limits(rollout), f"last change {found['age_s']:.0f} s ago: {found['note']}"]
-    return "\n".join([*lines, *_refused(found), *_next_commands(found)])
+    return "\n".join([*lines, *_refused(found), *_unstored(found), *_next_commands(found)])
+
+
+def _unstored(found: Mapping[str, Any]) -> list[str]:
+    reason = found.get("unstored", "")
+    return [f"NOT STORED, a restart would return to the state before: {reason}"] if reason else []
 
 
 def _refused(found: Mapping[str, Any]) -> list[str]:

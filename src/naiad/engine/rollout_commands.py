@@ -79,7 +79,8 @@ class RolloutCommands:
             raise no_rollout(name)
         counts = self.counts().get(key) or RolloutCounts(state.era)
         age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
-        return RolloutStatus(name_of(key), state, counts, age_s, self.changes.where(key))
+        changes = self.changes
+        return RolloutStatus(name_of(key), state, counts, age_s, changes.where(key), changes.unstored(key))
 
     def counts(self) -> Mapping[str, RolloutCounts]:
         """Return the counts of every rollout, by the keys of the models."""

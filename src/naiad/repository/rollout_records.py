@@ -1,11 +1,13 @@
 """Where the states of rollouts are kept: beside the models, in a directory of the operator, or in the cache.
 
 A record that cannot be written beside its repository is kept in the cache directory, where a restart of this server
-finds it and other servers do not. See `config.rollout.record` for what a record is.
+finds it and other servers do not. What can be stored nowhere counts until this process ends, also for a model that is
+unloaded and loaded again. See `config.rollout.rollout_record` for what a record is.
 """
 
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Hashable, Mapping
@@ -45,6 +47,10 @@ class _Home:
     """As it was read or written last."""
     problem: str = ""
     is_in_fallback: bool = False
+    unstored: RolloutState | None = None
+    """What could be stored nowhere."""
+    failure: str = ""
+    """Why; empty if the last state was stored."""
 
     def places(self) -> list[Notes]:
         return [self.notes] if self.fallback is None else [self.notes, self.fallback]
@@ -99,12 +105,12 @@ class RolloutRecords:
         if entry.notes is None:
             return None  # brought along by a client: it ends with the model
         if self._own is not None:
-            prefix = f"{_digest(entry.namespace)}-" if isinstance(entry.key, ModelKey) else ""
+            prefix = f"{_digest_of_place(entry.namespace)}-" if isinstance(entry.key, ModelKey) else ""
             return _Home(DirectoryNotes(self._own, prefix, is_made=True), None, entry.name)
         fallback = None
         if self._cache is not None:
             where = entry.notes.where(entry.name)
-            fallback = DirectoryNotes(self._cache, f"{_digest(where)}-", is_made=True)
+            fallback = DirectoryNotes(self._cache, f"{_digest_of_place(where)}-", is_made=True)
         return _Home(entry.notes, fallback, entry.name)
 
     def read(self, key: str) -> FoundRecord:
@@ -131,7 +137,7 @@ class RolloutRecords:
                 problem,
             )
         home.known, home.problem = state, problem
-        return FoundRecord(state, problem)
+        return FoundRecord(merge(state, home.unstored), problem)
 
     def known(self, key: str) -> RolloutState | None:
         """Return the stored state as this server has read or written it last."""
@@ -150,6 +156,11 @@ class RolloutRecords:
         notes = home.fallback if home.is_in_fallback and home.fallback is not None else home.notes
         return notes.where(home.model)
 
+    def failure(self, key: str) -> str:
+        """Return why the last state of a model could be stored nowhere; empty if it is stored."""
+        home = self._homes.get(key)
+        return "" if home is None else home.failure
+
     def keep(self, key: str, state: RolloutState) -> RolloutState:
         """Store a state, and return what the record says then: it may have a later one of another server.
 
@@ -160,13 +171,21 @@ class RolloutRecords:
             return state
         with self._writing:
             try:
-                kept = _write(home.notes, home.model, state)
-            except (OSError, InferError) as error:
-                kept = self._keep_in_cache(key, home, state, error)
-            else:
-                home.is_in_fallback = False
+                kept = self._keep_somewhere(key, home, state)
+            except InferError as error:
+                home.unstored, home.failure = merge(home.unstored, state), error.message
+                raise
             home.known, home.problem = kept, ""
+            home.unstored, home.failure = None, ""
             return kept
+
+    def _keep_somewhere(self, key: str, home: _Home, state: RolloutState) -> RolloutState:
+        try:
+            kept = _write(home.notes, home.model, state)
+        except (OSError, InferError) as error:
+            return self._keep_in_cache(key, home, state, error)
+        home.is_in_fallback = False
+        return kept
 
     def _keep_in_cache(self, key: str, home: _Home, state: RolloutState, error: Exception) -> RolloutState:
         text = f"the rollout of model '{key}' cannot be stored in {home.notes.where(home.model)}: {_reason(error)}"
@@ -235,7 +254,9 @@ def _write(notes: Notes, model: str, state: RolloutState) -> RolloutState:
     return kept[-1]
 
 
-def _digest(text: str) -> str:
+def _digest_of_place(place: str) -> str:
+    """Return a digest of a path or URL: the same one for `models` and `/srv/models`."""
+    text = place if "://" in place else os.path.abspath(place)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 

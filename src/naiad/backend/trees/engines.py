@@ -19,6 +19,7 @@ import numpy as np
 from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
 from naiad.backend.trees.forest_file import ForestFile, reason_of
 from naiad.backend.trees.lightgbm_text import readable_text
+from naiad.backend.trees.tree_nodes import check_treelite, check_xgboost
 from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, check_rounds, read_attributes, stored_attributes
 from naiad.config.features import Features
 from naiad.core.errors import InferError, internal
@@ -79,7 +80,8 @@ class XGBoostEngine(TreeEngine):
         self._xgboost = xgboost
         _check_version(file, str(xgboost.__version__))
         try:
-            self._booster: Any = xgboost.Booster({"nthread": thread_count}, model_file=bytearray(_read(file)))
+            data = bytearray(_xgboost_data(file))
+            self._booster: Any = xgboost.Booster({"nthread": thread_count}, model_file=data)
             # The objective is looked up by the first use.
             learner = json.loads(self._booster.save_config())["learner"]
         except xgboost.core.XGBoostError as error:
@@ -142,6 +144,17 @@ def _check_version(file: ForestFile, installed: str) -> None:
             f"{text}: its major version is later; install xgboost>={version[0]}, or save the model with {installed}"
         )
     _log.info("model '%s': %s %s", file.model, file.path, text)
+
+
+def _xgboost_data(file: ForestFile) -> bytes:
+    """Return a file whose trees XGBoost and treelite can follow. Raises InferError(INVALID_ARG)."""
+    data = _read(file)
+    if file.model_type in ("xgboost_json", "xgboost_ubj"):
+        try:
+            check_xgboost(data, is_json=file.model_type == "xgboost_json")
+        except ValueError as error:
+            raise file.error(f"{error}; copy the file again") from None
+    return data
 
 
 class LightGBMEngine(TreeEngine):
@@ -231,8 +244,11 @@ class TreeliteEngine(TreeEngine):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that are unknown and allowed
                 self._model: Any = _load_treelite(treelite, file, attributes, allow_unknown_field)
+            check_treelite(self._model)
         except treelite.TreeliteError as error:
             raise file.load_error("treelite", error) from error
+        except ValueError as error:
+            raise file.error(f"{error}; copy the file again") from None
         header = self._model.get_header_accessor()
         task, targets = int(header.get_field("task_type")[0]), int(header.get_field("num_target")[0])
         columns = int(max(header.get_field("num_class")))
@@ -269,6 +285,7 @@ def _load_treelite(treelite: Any, file: ForestFile, attributes: XGBoostAttribute
             )
         _lightgbm_text(file)
         return treelite.frontend.load_lightgbm_model(path)
+    _xgboost_data(file)
     if attributes.rounds:
         return treelite.frontend.from_xgboost_json(_best_rounds(file, attributes))
     if file.model_type == "xgboost":

@@ -17,6 +17,8 @@ from naiad.core.tensor import Array
 _SIZES = re.compile(r"^tree_sizes=(.*)\n", re.MULTILINE)
 _TREE = re.compile(r"^Tree=", re.MULTILINE)
 _END = "end of trees"
+_IS_CATEGORICAL = 1
+"""Bit of a node's `decision_type`."""
 
 
 def readable_text(text: str) -> tuple[str, int]:
@@ -67,7 +69,20 @@ def _check_tree(tree: Mapping[str, str], last_feature: int | None) -> None:
     features = _numbers(tree, "split_feature", nodes)
     if last_feature is not None and ((features < 0) | (features > last_feature)).any():
         raise ValueError(f"'split_feature' has features above 'max_feature_idx', which is {last_feature}")
-    _numbers(tree, "threshold", nodes, np.float64)
+    thresholds = _numbers(tree, "threshold", nodes, np.float64)
+    if "num_cat" in tree and (categories := int(_numbers(tree, "num_cat", 1)[0])):
+        _check_categories(tree, thresholds, categories)
+
+
+def _check_categories(tree: Mapping[str, str], thresholds: Array, count: int) -> None:
+    """Raise ValueError unless the categories exist to which the thresholds of categorical nodes lead."""
+    bounds = _numbers(tree, "cat_boundaries", count + 1)
+    words = len(tree.get("cat_threshold", "").split())
+    if bounds[0] < 0 or (np.diff(bounds) < 0).any() or bounds[-1] > words:
+        raise ValueError(f"'cat_boundaries' has numbers that do not exist, of {words} in 'cat_threshold'")
+    sets = thresholds[_numbers(tree, "decision_type", len(thresholds)) & _IS_CATEGORICAL == 1]
+    if not ((sets >= 0) & (sets < count)).all():
+        raise ValueError(f"'threshold' has categories that do not exist, of {count}")
 
 
 def _numbers(tree: Mapping[str, str], name: str, count: int, dtype: type = np.int64) -> Array:

@@ -1,7 +1,6 @@
 """`naiad optimize`: read the source and the samples, optimize, report, and write the package."""
 
 import argparse
-import errno
 import re
 import shlex
 import time
@@ -21,6 +20,7 @@ from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.choices import Options
+from naiad.tools.optimize.converters.conversion_child import FULL_DISK
 from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
 from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings, parse_max_drop
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
@@ -324,7 +324,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _with_place(error: OSError, workspace: Path) -> OSError | ValueError:
     """Return an error that names the disk, which the error of a write does not."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in FULL_DISK:
         return error
     place = error.filename or workspace
     return ValueError(f"no space is left on the disk of {place}; free some, or set --workspace to another disk")

@@ -20,6 +20,8 @@ class RolloutStatus:
     """Time since the state was set in this process."""
     record: str = ""
     """Path or URL of what is stored of it; empty if it ends with the server."""
+    unstored: str = ""
+    """Why the state could not be stored, so that the next start does not know it; empty if it is stored."""
 
     def as_tree(self) -> dict[str, Any]:
         """Return the document that clients get; `rollout` is None after the end of a rollout."""
@@ -29,6 +31,7 @@ class RolloutStatus:
         tree |= {
             "refused": {str(version): reason for version, reason in state.refused.items()},
             "record": self.record,
+            "unstored": self.unstored,
         }
         if rollout is None:
             return tree

@@ -2,7 +2,8 @@
 
 A decision is made on what the record says now, so that servers of one repository decide one after the other. It
 applies in every process, which first loads the versions that it needs. Then it is stored, and only then answered: a
-process that is killed in between has answered nothing, and the next start finds the state before.
+process that is killed in between has answered nothing, and the next start finds the state before. A decision that can
+be stored nowhere applies all the same, because it may be a rollback; its answer says so, and it is stored later.
 """
 
 import logging
@@ -61,6 +62,10 @@ class RolloutChanges:
     def where(self, key: str) -> str:
         """Return the path or URL of a model's record; empty if its rollout ends with the server."""
         return self._records.where(key)
+
+    def unstored(self, key: str) -> str:
+        """Return why the state of a model could not be stored; empty if it is stored."""
+        return self._records.failure(key)
 
     def has_record(self, key: str) -> bool:
         """Return whether there is a place for the record of a model: a store has had it."""
@@ -133,7 +138,7 @@ class RolloutChanges:
 
         def stored(kept: RolloutState | None, error: InferError | None) -> None:
             if error is not None:
-                # It applies as long as this server runs.
+                # It applies as long as this server runs, and the follower tries to store it again.
                 _log.error("%s", error.message)
                 on_done(None)
             elif kept is not None and kept != state:

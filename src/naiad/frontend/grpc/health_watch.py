@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from naiad.core.errors import ErrorCode, InferError, unavailable, unsupported
+from naiad.core.errors import ErrorCode, InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Buffer
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall
@@ -63,7 +63,7 @@ class HealthWatches:
             except Exception:
                 # One broken call ends; the other calls go on.
                 _log.exception("gRPC call %s failed", watch.path)
-                watch.fail()
+                watch.end(internal(f"internal error in {watch.path}; see the server log"))
 
 
 class HealthWatch:
@@ -86,7 +86,7 @@ class HealthWatch:
     def take(self, message: Buffer) -> None:
         """Begin to watch. A service that the server does not have is shown as unknown, as gRPC says."""
         if self._shown:
-            self._finish(unsupported("Watch takes one request message, got more"))
+            self.end(unsupported("Watch takes one request message, got more"))
             return
         try:
             self._watches.decode(message)
@@ -94,7 +94,7 @@ class HealthWatch:
             if error.code is ErrorCode.NOT_FOUND:
                 self.show(control_grpc.HEALTH_SERVICE_UNKNOWN)
             else:
-                self._finish(error)
+                self.end(error)
             return
         self._watches.add(self)
 
@@ -106,12 +106,12 @@ class HealthWatch:
 
     def refuse(self, message: Buffer, error: InferError) -> None:
         """End the call: its request cannot be read."""
-        self._finish(error)
+        self.end(error)
 
     def half_close(self) -> None:
         """Go on: a client that watches sends one message; end the call of one that has sent none."""
         if not self._shown:
-            self._finish(unsupported("Watch needs one request message, got none"))
+            self.end(unsupported("Watch needs one request message, got none"))
 
     def writable(self) -> None:
         """Do nothing: a call that watches is never paused."""
@@ -119,7 +119,7 @@ class HealthWatch:
     def drain(self) -> None:
         """Show that the server ends, and end the call."""
         self.show(control_grpc.HEALTH_NOT_SERVING)
-        self._finish(unavailable("Server exiting"))
+        self.end(unavailable("Server exiting"))
 
     def fail(self) -> None:
         """Forget the call: the transport ends it."""
@@ -127,9 +127,10 @@ class HealthWatch:
         self._watches.remove(self)
 
     def _cancelled(self, why: CancelReason) -> None:
-        self._finish(why.error(waited=True))
+        self.end(why.error(waited=True))
 
-    def _finish(self, error: InferError) -> None:
+    def end(self, error: InferError) -> None:
+        """End the call with an error, unless it has ended."""
         if self._is_open:
             self.fail()
             self._call.on_cancel = None

@@ -110,11 +110,10 @@ class DirectoryNotes(Notes):
     def read(self, model: str) -> bytes | None:
         """Return the content of a model's note; None without one. Raises OSError."""
         try:
-            descriptor = os.open(self._path(model), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(self._path(model), "rb", opener=_open_at_once) as file:
+                return file.read(MAX_NOTE_BYTES)
         except FileNotFoundError:
             return None
-        with open(descriptor, "rb") as file:
-            return file.read(MAX_NOTE_BYTES)
 
     def exchange(self, model: str, change: Change) -> None:
         """Replace a model's note by what `change` makes of it. Raises OSError."""
@@ -158,6 +157,11 @@ class DirectoryNotes(Notes):
     def file_name(self, model: str) -> str:
         """Return the name of a model's note in `look`."""
         return self._path(model).name
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a pipe that lies in its place."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,27 @@ def test_damaged_trees_are_refused(old, new, message):
         readable_text(TEXT.replace(old, new, 1))
 
 
+CATEGORIES = "num_cat=1\ndecision_type=1 2\ncat_boundaries=0 2\ncat_threshold=5 7\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("threshold=0 ", "threshold=1 ", "'threshold' has categories that do not exist, of 1"),
+        ("cat_boundaries=0 2", "cat_boundaries=0 9", "'cat_boundaries' has numbers that do not exist, of 2"),
+        ("cat_boundaries=0 2", "cat_boundaries=3 2", "'cat_boundaries' has numbers that do not exist, of 2"),
+        ("cat_boundaries=0 2", "cat_boundaries=0", "'cat_boundaries' has 1 numbers, expected 2"),
+        ("num_cat=1", "num_cat=7", "'cat_boundaries' has 2 numbers, expected 8"),
+        ("num_cat=1", "num_cat=x", "'num_cat' has something else than numbers: x"),
+    ],
+)
+def test_damaged_categories_are_refused(old, new, message):
+    text = TEXT.replace("threshold=0.5 1e-3\n", f"threshold=0 1e-3\n{CATEGORIES}")
+    assert readable_text(text)[1] == 2
+    with pytest.raises(ValueError, match=re.escape(message)):
+        readable_text(text.replace(old, new, 1))
+
+
 def test_file_without_trees_has_none():
     text = HEAD.replace("tree_sizes=120 120\n", "") + "end of trees\n"
     assert readable_text(text) == (text, 0)

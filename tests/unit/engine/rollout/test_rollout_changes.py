@@ -220,6 +220,34 @@ def test_rollout_without_a_place_applies_with_error(tmp_path: Path, caplog: pyte
     assert "Permission denied; allow the server to write there, or give a directory" in caplog.text
 
 
+def test_refusal_that_is_stored_nowhere_survives_an_unload(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = Replica(tmp_path, notes=ReadOnlyNotes)
+        await replica.change({"stable": 1, "canary": 2, "weight": 50})
+        await replica.change({"action": "rollback"})
+        status = replica.engine.rollout_commands.status("m").as_tree()
+        assert "Permission denied" in status["unstored"]
+        versions, replica.scene.versions = replica.scene.versions, {}
+        replica.scene.publish()  # the model is unloaded
+        replica.scene.versions = versions
+        replica.load()
+        assert (replica.picks(), list(replica.state.refused)) == (["1"] * 4, [2])
+
+    asyncio.run(run())
+
+
+def test_state_is_stored_once_there_is_space(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = Replica(tmp_path, notes=ReadOnlyNotes)
+        await replica.change({"to": 1})
+        replica.records._homes["m"].notes = Notes(tmp_path)
+        await replica.look()
+        assert stored(tmp_path) == replica.engine.rollouts.decided()["m"]
+        assert replica.engine.rollout_commands.status("m").unstored == ""
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": "other"}'])
 def test_next_decision_replaces_an_unusable_record(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture

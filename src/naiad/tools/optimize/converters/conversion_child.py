@@ -25,6 +25,8 @@ _MODULES: Mapping[str, str] = {
     "tensorrt": "tensorrt_engine",
 }
 """Format of the candidate to the module that makes it."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that say nothing of what is written."""
 
 
 def main(job_file: str, result_file: str) -> int:
@@ -35,7 +37,7 @@ def main(job_file: str, result_file: str) -> int:
 
 
 def convert(job_file: Path, result_file: Path) -> None:
-    """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
+    """Convert, and write the result: `backend_parameters`, or the `reason` of a failure and a disk that is full."""
     job = ConversionJob.read(job_file)
     result: dict[str, object]
     try:
@@ -43,6 +45,8 @@ def convert(job_file: Path, result_file: Path) -> None:
     except Exception as error:
         traceback.print_exc()
         result = {"reason": _reason(error)}
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            result["full_disk"] = str(error.filename or os.getcwd())
     result_file.write_text(json.dumps(result), encoding="utf-8")
 
 
@@ -71,7 +75,7 @@ def _reason(error: Exception) -> str:
 
 def _advice(error: Exception) -> str:
     """Return a sentence about an error whose library does not say what to do."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
         return f"no space is left on the disk of {error.filename or os.getcwd()}; free some, or set --workspace"
     return next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
 

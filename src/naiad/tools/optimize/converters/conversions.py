@@ -1,5 +1,6 @@
 """Conversions in subprocesses, cached by the content of what they are made from."""
 
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from naiad.core.version import PACKAGE_DIR, __version__
 from naiad.files.digest import content_digest
 from naiad.files.replacement import synchronize_files
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
+from naiad.tools.optimize.converters.conversion_child import FULL_DISK
 from naiad.tools.optimize.converters.conversion_job import CALIBRATION_SAMPLES, ConversionJob, JobTensor
 from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.converters.operators import missing_operator
@@ -26,6 +28,7 @@ from naiad.tools.process.child import with_this_path
 from naiad.tools.process.running import EndedProcess, ProcessLimits, run
 
 _RESULT = "conversion.json"
+_PROBE_BYTES = 1 << 16
 _LOG_CHARACTERS = 4000
 
 
@@ -152,8 +155,10 @@ class _Attempt:
         command = [python, "-m", "naiad.tools.optimize.converters.conversion_child", str(job_file), str(result_file)]
         ended = run(command, self.limits, log, self._environment(temporary))
         text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:]
-        result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {}
+        result = _result(result_file)
         reason = _failure(ended, result, text)
+        if reason:
+            _check_space(unfinished, result, text)
         if not reason and not any((unfinished / "files").iterdir()):
             reason = "the converter wrote no file"
         return {
@@ -178,6 +183,35 @@ class _Attempt:
         (own / "naiad").symlink_to(PACKAGE_DIR)
         variables["PYTHONPATH"] = str(own)
         return variables
+
+
+def _result(file: Path) -> Mapping[str, Any]:
+    """Return what the child has written; nothing if it has ended before, or could not write all of it."""
+    try:
+        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def _check_space(folder: Path, result: Mapping[str, Any], log: str) -> None:
+    """Raise OSError(ENOSPC) if a conversion has failed for want of space: that says nothing of the candidate.
+
+    A library may not say so, and the log is empty if it is on the same disk, so that writing is tried.
+    """
+    place = result.get("full_disk", "")
+    if not place and os.strerror(errno.ENOSPC) not in log:
+        probe = folder / "probe"
+        try:
+            probe.write_bytes(bytes(_PROBE_BYTES))
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+        else:
+            return
+        finally:
+            probe.unlink(missing_ok=True)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place or str(folder.parent.parent))
 
 
 def _failure(ended: EndedProcess, result: Mapping[str, Any], log: str) -> str:

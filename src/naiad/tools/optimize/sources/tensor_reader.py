@@ -73,7 +73,7 @@ def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limi
         ended = run(command, limits, folder / "log.txt", child_environment())
         try:
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, json.JSONDecodeError):  # it could not write all of it
             log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last = f"; the last line of output: {log[-1][:300]}" if log else ""
             why = ended.exceeded or f"its framework crashed (exit status {ended.status}){last}"
