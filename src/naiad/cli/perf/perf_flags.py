@@ -134,7 +134,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=10.0,
         metavar="PERCENT",
-        help="greatest half width of intervals, or difference of windows; default 10",
+        help="greatest width of intervals (10: 5 %% to each side), or difference of windows; default 10",
     )
     add("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
     add("--duration", type=time_in("s"), default=0.0, metavar="S", help="longest time of a load; default -p times -r")

@@ -92,7 +92,7 @@ class _Judgement:
             samples=self._sample + 1,
             summary=self._summary() if not failures else "",
             notes=self._comparison.notes(),
-            not_shown=self._not_shown[:_MOST_GAPS],
+            not_shown=[*self._not_shown[:_MOST_GAPS], *self._not_shown[_MOST_GAPS:][-1:]],
         )
 
     def _summary(self) -> str:

@@ -241,7 +241,7 @@ def test_classes_that_no_sample_shows_are_named():
 
 
 @pytest.mark.parametrize(("levels", "is_found"), [(3, True), (4, True), (7, True), (256, False)])
-def test_column_of_int8_with_a_few_numbers_is_named(levels, is_found):
+def test_int8_column_with_few_numbers_is_named(levels, is_found):
     rows = np.random.default_rng(8).uniform(3, 5, size=(64, 3)).astype(np.float32)
     found = rows.copy()
     found[:, 1] = (np.floor((rows[:, 1] - 3) / 2 * levels) + 0.5) / levels * 2 + 3
@@ -256,6 +256,6 @@ def test_huge_values_of_int8_leave_few_numbers():
     assert "levels" not in {check for check, *_ in checks(table(rows, found, Precision.INT8))}
 
 
-def test_columns_with_as_many_numbers_as_the_source_are_right():
+def test_few_numbers_of_the_source_are_right():
     rows = np.random.default_rng(10).integers(0, 4, size=(64, 2)).astype(np.float32)
     assert checks(table(rows, rows * np.float32(1.001), Precision.INT8)) == []

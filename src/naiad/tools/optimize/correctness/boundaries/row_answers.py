@@ -11,11 +11,11 @@ from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner
 
 _ROWS = 64
 """Of a request to a source without a limit."""
-_TIME_S = 5.0
+_TIME_S = 20.0
 
 
 class RowAnswers:
-    """Asks a source, for a few seconds."""
+    """Asks a source, for a limited time."""
 
     def __init__(self, source: Runner, settings: Settings) -> None:
         self._source = source

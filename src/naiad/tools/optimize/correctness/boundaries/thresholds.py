@@ -1,6 +1,6 @@
 """Thresholds of inputs, as trees have them: `<=` in place of `<` shows at the threshold itself alone.
 
-They are found in the answers of the source, whatever its format is: between two values of a column with different
+They are found in the answers of the source, of any format: between two values of a column with different
 answers, halves are tried until two neighbouring numbers of FP32 are left. A threshold of something computed, such as
 a score, is at other numbers in other rows, where rounding decides; only one that is the same in two rows counts.
 """
@@ -150,7 +150,7 @@ def _middle(low: float, high: float) -> float:
 
 
 def _place(value: float) -> int:
-    """Return the place of a number among those of FP32, in their order."""
+    """Return the place of a number among all numbers of FP32, in their order."""
     bits = int(np.float32(value).view(np.uint32))
     return bits if bits < _SIGN else _SIGN - bits
 

@@ -37,7 +37,7 @@ def test_thresholds_are_approached_too():
     assert {bool(scores({"x": each.sample["x"][None]})["S"][0, 0] > 0.5) for each in made} == {True, False}
 
 
-def test_samples_of_one_class_or_of_integers_have_none():
+def test_equal_classes_and_integers_have_none():
     relation = LabelRelation("S", {place: place for place in range(3)})
     assert probes(scores, relation, SAMPLES[:1] * 4) == []
     whole = [{"x": RANDOM.integers(-9, 9, 5)} for _ in range(8)]

@@ -35,7 +35,7 @@ def test_network_has_no_thresholds():
     assert jumps(*found(lambda inputs: {"Y": np.tanh(inputs["x"])})) == []
 
 
-def test_threshold_of_a_score_is_none_of_an_input():
+def test_threshold_of_a_score_does_not_count():
     assert jumps(*found(lambda inputs: {"Y": (inputs["x"] @ np.float32([[1.7], [0.9]]) < 0.2).astype(int)})) == []
 
 

@@ -24,7 +24,7 @@ def compared(samples, source, candidate, *arguments):
     return run([*places, "--data", str(samples), "--no-probes", *arguments])
 
 
-def test_server_without_a_configuration_has_no_limit_of_rows():
+def test_server_without_configuration_has_no_limit():
     with scripted_server(answer) as server:
         runner = RemoteRunner(f"http://{server.url}", "echo")
         assert (runner.max_batch, runner.optional_inputs) == (0, frozenset())
@@ -35,7 +35,7 @@ def test_server_without_a_configuration_has_no_limit_of_rows():
 
 
 @pytest.mark.parametrize("place", ["source", "candidate"])
-def test_server_that_dies_in_the_middle_is_an_error(place, samples, capsys):
+def test_server_that_dies_is_an_error(place, samples, capsys):
     async def die(number):
         if number >= 4:
             server.die()
@@ -57,7 +57,7 @@ def test_error_of_the_candidate_is_a_difference(samples, capsys):
         assert compared(samples, other, server) == 0
 
 
-def test_lost_server_is_told_from_a_wrong_answer():
+def test_lost_server_has_an_error_of_its_own():
     async def close(number):
         return None
 

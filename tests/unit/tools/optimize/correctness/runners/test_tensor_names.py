@@ -27,7 +27,7 @@ def test_missing_output_is_refused_with_names():
         match_names(specs("y", "z"), specs("y"), "outputs")
 
 
-def test_order_that_does_not_fit_is_found_by_datatype_and_shape():
+def test_other_order_is_found_by_shape():
     scores, label = TensorSpec("scores", DataType.FP32, (-1, 3)), TensorSpec("label", DataType.INT64, (-1,))
     wide, first = TensorSpec("o0", DataType.INT64, (-1,)), TensorSpec("o1", DataType.FP16, (-1, 3))
     assert match_names([scores, label], [wide, first], "outputs") == {"scores": "o1", "label": "o0"}
