@@ -2,6 +2,7 @@
 
 import numpy as np
 import openvino
+import pytest
 from onnx import helper, numpy_helper
 
 from naiad.tools.optimize import sensitivity
@@ -11,7 +12,14 @@ from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.optimize_source import Format
+from support.conversions_here import conversions_here
 from support.sensitive_networks import SAMPLES, SIZE, judge_onnx, onnx_runner, outlier_network, write_network
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process():
+    with conversions_here():  # A search makes ten conversions, and nncf takes seconds to import.
+        yield
 
 
 def searched(tmp_path, source, candidate, verdict):
