@@ -200,7 +200,7 @@ def main() -> None:
         try:
             urls = dict(server.wait_ready(_START_S).urls)
             if options.paint:
-                found |= measure_paint(f"http://{urls['http']}/", options.paint)
+                found |= measure_paint(f"{urls['http']}/", options.paint)
             if options.rounds:
                 found |= summary(asyncio.run(measure(server, urls, names, options)))
         finally:

@@ -121,6 +121,27 @@ test("a page that nobody sees asks less often, and at once again when it is seen
     await until(() => server.streams.size === 1);
 });
 
+test("many pages of one browser leave a connection to the one that is seen", async (t) => {
+    const { server, page } = await scene(t, { models: [row("digits")] });
+    const hidden = [];
+    for (let i = 0; i < 8; i++) {
+        const other = await page.context().newPage();
+        await other.addInitScript(() => Object.defineProperty(document, "hidden", { get: () => !window.isSeen, configurable: true }));
+        await other.goto(server.url);
+        await other.waitForSelector(".card");
+        hidden.push(other);
+    }
+    await until(() => server.streams.size <= 4);
+    await page.reload();
+    await page.waitForSelector(".card");
+    const before = streamQueries(server).length;
+    await hidden[0].evaluate(() => {
+        window.isSeen = true;
+        document.dispatchEvent(new Event("visibilitychange"));
+    });
+    await until(() => streamQueries(server).length > before);
+});
+
 test("after a sleep of the computer the page connects anew", async (t) => {
     const { server, page } = await scene(t, { models: [row("digits")] });
     await page.clock.install();

@@ -232,19 +232,28 @@ def test_stream_ends_with_gone_when_the_server_drains(start_server: StartServer,
 
 def test_streams_are_bounded(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
-    server = start_server(tmp_path / "models")
+    keys = "\n".join(f"{name} statistics {digest_of(name.encode()).hex()}" for name in ("greedy", "modest"))
+    (tmp_path / "keys").write_text(f"{keys}\npublic health -\n")
+    server = start_server(tmp_path / "models", f"--api-key-file={tmp_path / 'keys'}")
     server.wait_ready()
-    peers = [reading(server.http_url) for _ in range(64)]
+    greedy = {"Authorization": "Bearer greedy"}
+    peers = [reading(server.http_url, **greedy) for _ in range(64)]
     opened = [peer.__enter__() for peer in peers]
     for live in opened:
         live.next("server")
-    answer = server.get("/v2/live")
-    assert (answer.status, "64 live streams" in answer.json["error"]) == (503, True)
+    answer = server.request("GET", "/v2/live", headers=greedy)
+    assert answer.status == 503
+    assert (
+        "64 live streams are open, which is the maximum, and 64 of them belong to this client" in answer.json["error"]
+    )
+    with reading(server.http_url, Authorization="Bearer modest") as modest:
+        modest.next("sample")
+    assert "another client needed one" in opened[0].next("gone")["reason"]
     for peer in peers:
         peer.__exit__(None, None, None)
 
     def is_open() -> bool:
-        with reading(server.http_url) as live:
+        with reading(server.http_url, **greedy) as live:
             return b"200 OK" in live.connection.recv(64)
 
     wait_until(is_open, "streams of clients that have left still count")

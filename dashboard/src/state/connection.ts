@@ -29,18 +29,35 @@ export type Connection =
 
 export const connection = signal<Connection>({ phase: "connecting" });
 
+/** Held by each page of this server in the browser while it has a stream. */
+const LOCK = "naiad-live";
+/** Over HTTP/1.1 a browser opens six connections to a server, for all of its tabs: more streams would leave none. */
+const MAX_STREAMS_OF_BROWSER = 4;
+
 /** Whether the page has been hidden for a while. */
 const isUnseen = signal(false);
+/** Whether the page is hidden, and its connection is needed by other pages. */
+const isPaused = signal(false);
 
 function watchVisibility(): void {
     let timer = 0;
     const change = () => {
         clearTimeout(timer);
         if (document.hidden) timer = setTimeout(() => (isUnseen.value = true), UNSEEN_AFTER_MS);
-        else isUnseen.value = false;
+        else isUnseen.value = isPaused.value = false;
     };
     document.addEventListener("visibilitychange", change);
     change();
+}
+
+/** Absent where the page is not of https or localhost. */
+function locks(): LockManager | undefined {
+    return (globalThis.navigator as { locks?: LockManager } | undefined)?.locks;
+}
+
+async function pauseIfCrowded(): Promise<void> {
+    const held = (await locks()?.query())?.held ?? [];
+    if (held.filter((each) => each.name === LOCK).length > MAX_STREAMS_OF_BROWSER && document.hidden) isPaused.value = true;
 }
 
 /** The query of the stream for what the page shows. */
@@ -60,18 +77,20 @@ export function connect(): void {
     let stop = new AbortController();
     watchVisibility();
     effect(() => {
-        const wanted = query();
-        if (opened === `${wanted} ${apiKey.value}`) return;
-        opened = `${wanted} ${apiKey.value}`;
+        const wanted = `${isPaused.value ? "paused" : query()} ${apiKey.value}`;
+        if (opened === wanted) return;
+        opened = wanted;
         stop.abort();
         stop = new AbortController();
+        if (isPaused.value) return;
         if (detail.peek()?.model !== route.value.model) detail.value = null;
-        void follow(`v2/live${wanted}`, stop.signal);
+        void follow(`v2/live${query()}`, stop.signal);
     });
 }
 
 async function follow(path: string, signal: AbortSignal): Promise<void> {
     let wait_ms = FIRST_WAIT_MS;
+    void locks()?.request(LOCK, { mode: "shared" }, () => new Promise((resolve) => signal.addEventListener("abort", resolve)));
     while (!signal.aborted) {
         let reason = ""; // What the server says before it goes.
         let isRefused = false;
@@ -97,7 +116,10 @@ async function follow(path: string, signal: AbortSignal): Promise<void> {
 async function readOnce(path: string, signal: AbortSignal, onSample: () => void, onReason: (text: string) => void): Promise<void> {
     const silence = new AbortController();
     let heard_ms = Date.now();
-    const watch = setInterval(() => Date.now() - heard_ms > SILENCE_MS && silence.abort(), LOOK_MS);
+    const watch = setInterval(() => {
+        if (Date.now() - heard_ms > SILENCE_MS) silence.abort();
+        if (document.hidden) void pauseIfCrowded();
+    }, LOOK_MS);
     try {
         await readEvents(
             path,

@@ -91,13 +91,13 @@ def test_reason_is_shown_while_a_server_refuses(monkeypatch: pytest.MonkeyPatch)
     assert top._status is None
 
 
-def test_a_wrong_key_at_the_start_ends_the_table() -> None:
+def test_wrong_key_at_the_start_is_the_end() -> None:
     top = make_top(Answers(*[REFUSED] * 50))  # type: ignore[arg-type]
     asyncio.run(follow_until(top, lambda: top._status is not None))
     assert (top._status, top._servers[0].problem) == (1, "missing API key")
 
 
-def test_a_key_that_one_of_several_servers_refuses_is_not_the_end() -> None:
+def test_refusal_of_one_server_is_not_the_end() -> None:
     top = Top(["http://one:8000", "http://two:8000"], {}, make_parser().parse_args([]))
     top._clients = [Answers(*[REFUSED] * 50), Answers()]  # type: ignore[list-item]
     asyncio.run(follow_until(top, lambda: None not in top._was_refused))

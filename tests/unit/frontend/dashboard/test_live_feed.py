@@ -214,7 +214,7 @@ def test_no_client_keeps_all_streams_from_others() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
-def test_share_of_streams_is_fair_whatever_the_order(events: list[tuple[str, bool]]) -> None:
+def test_share_of_streams_is_fair_in_any_order(events: list[tuple[str, bool]]) -> None:
     async def scene(server: Server, feed: LiveFeed) -> None:
         opened: dict[str, list[Client]] = {key: [] for key in "abcd"}
         for key, is_end in events:

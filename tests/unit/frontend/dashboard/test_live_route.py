@@ -51,7 +51,7 @@ def rights_with(authorization: bytes) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("authorization", [b"", b"Bearer wrong", b"Bearer narrow"])
-def test_client_is_asked_for_the_key_that_it_lacks(authorization: bytes) -> None:
+def test_client_is_asked_for_a_missing_key(authorization: bytes) -> None:
     rights = rights_with(authorization)
     for name in ("model-repository", "rollout"):
         assert (rights[name]["allowed"], rights[name]["asks_for_key"]) == (False, True)
