@@ -86,7 +86,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "skops": ("naiad/backend/sklearn/", FORMATS, OPTIMIZE),
     "tensorflow": ("naiad/backend/tensorflow/", FORMATS, OPTIMIZE),
     "tensorrt": ("naiad/backend/tensorrt/", OPTIMIZE),
-    "tokenizers": ("naiad/backend/huggingface/",),
+    "xllamacpp": ("naiad/backend/llamacpp/",),
+    "tokenizers": ("naiad/backend/texts/",),
     "torch": (
         "naiad/backend/executorch/",
         "naiad/backend/huggingface/",

@@ -116,7 +116,10 @@ def test_configuration_comes_from_the_directory(client):
     config = client.get_model_config("mood", as_json=True)["config"]
     assert (config["backend"], config["max_batch_size"]) == ("huggingface", 32)
     tensors = [(t["name"], t["data_type"], t["dims"]) for t in (*config["input"], *config["output"])]
-    wanted = [("text", "TYPE_STRING", ["1"]), ("label", "TYPE_STRING", ["1"]), ("scores", "TYPE_FP32", ["3"])]
+    wanted = [
+        *(("text", "TYPE_STRING", ["1"]), ("text_pair", "TYPE_STRING", ["1"]), ("label", "TYPE_STRING", ["1"])),
+        *(("scores", "TYPE_FP32", ["3"]), ("num_input_tokens", "TYPE_INT32", ["1"])),
+    ]
     assert tensors == wanted
 
 

@@ -150,7 +150,7 @@ def test_several_files_are_served(start_server: StartServer, tmp_path: Path) -> 
     assert names_of(start_server(None, *paths)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["model.mlmodel", "model.gguf"])
+@pytest.mark.parametrize("name", ["model.mlmodel"])
 def test_other_formats_name_a_way_out(start_server: StartServer, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

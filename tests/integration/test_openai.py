@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from naiad.cli.key import new_key
 from support.openai_models import write_openai_models
 from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +133,21 @@ def test_version_that_does_not_exist(client):
 def test_failure_of_the_model_is_the_status(client):
     with pytest.raises(openai.InternalServerError, match="out of words"):
         client.completions.create(model="words", prompt="a fail")
+
+
+def cancelled_count(server):
+    """Return how many requests have been cancelled while they were executed."""
+    text = httpx.get(f"http://{server.metrics_url}/metrics", timeout=120).text
+    rows = re.findall(r"^naiad_inference_cancelled_total\{.*execution.*\} (\d+)", text, re.MULTILINE)
+    return sum(map(int, rows))
+
+
+def test_text_that_does_not_fit_cancels_the_model(client, server):
+    """The model would wait for a minute after it."""
+    before = cancelled_count(server)
+    with pytest.raises(openai.InternalServerError, match="more than 4194304 characters"):
+        client.completions.create(model="words", prompt="long wait")
+    wait_until(lambda: cancelled_count(server) > before, "the model was not cancelled")
 
 
 def test_failure_in_a_stream_is_an_error(client):

@@ -40,6 +40,8 @@ class TritonPythonModel:
             if piece.strip() == b"fail":
                 sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("out of words")), flags=FINAL)
                 return
+            if piece.strip() == b"long":
+                piece = b"x" * ((4 << 20) + 1)
             deadline = time.monotonic() + (60 if piece.strip() == b"wait" else 0)
             while time.monotonic() < deadline:
                 if sender.is_cancelled():

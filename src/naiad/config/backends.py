@@ -119,6 +119,20 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         package="transformers",
     ),
     KnownBackend(
+        "llamacpp",
+        {"model.gguf": ""},
+        module="naiad.backend.llamacpp.backend:LlamaCppBackend",
+        extra="llamacpp",
+        package="xllamacpp",
+    ),
+    KnownBackend(
+        "onnx_text",
+        {},
+        module="naiad.backend.onnx_text.backend:OnnxTextBackend",
+        extra="tokenizers",
+        package="tokenizers",
+    ),
+    KnownBackend(
         "trees",
         {"xgboost.json": "", "xgboost.ubj": "", "model.txt": "", "checkpoint.tl": "", "xgboost.model": ""},
         module="naiad.backend.trees.backend:TreesBackend",

@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.config.forms.findings import Findings
-from naiad.config.model_config_pb2 import DataType, ModelConfig
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput
 from naiad.core.errors import excerpt, invalid_argument
 
 OPENAI = "openai"
-TASKS = ("chat", "completion", "embedding")
+TASKS = ("chat", "completion", "embedding", "rerank")
 TEMPLATES = ("chatml", "gemma", "json", "llama3", "mistral", "plain")
 """`json` passes the list of messages as a JSON text: the model applies its own template."""
 EXPECTED = (
-    "chat|completion|embedding[,template=NAME][,input=NAME][,output=NAME][,max_tokens=NUMBER][,prompt_tokens=NAME]"
-    "[,completion_tokens=NAME][,finish_reason=NAME]"
+    "chat|completion|embedding|rerank[,template=NAME][,input=NAME][,messages=NAME][,documents=NAME][,output=NAME][,max_tokens=NUMBER]"
+    "[,prompt_tokens=NAME][,completion_tokens=NAME][,finish_reason=NAME][,rerank=cosine]"
 )
+TEXT_BACKENDS = frozenset({"huggingface", "onnx_text"})
+"""Backends of encoders, whose tensors have known names."""
 MAX_TOKENS = 1 << 31
 SAMPLING_TEXT = "sampling_parameters"
 """An input with this name takes all sampling members as one JSON text (vLLM)."""
@@ -46,8 +48,18 @@ NEUTRAL: Mapping[str, Any] = {
     "bad_words": [""],
 }
 """Sampling inputs, and what a required one gets if the request says nothing."""
+OFFERS: Mapping[str, tuple[str, str]] = {
+    "response_format": ("response_format", ""),
+    "tools": ("tools", "tool_calls"),
+    "logprobs": ("", "logprobs"),
+}
+"""Members that only some models can follow, and the input and the output of type STRING that such a model has."""
+_EXTRA_TENSORS = frozenset({"messages", "tool_choice", *(name for pair in OFFERS.values() for name in pair)})
 _FILLED = frozenset({"stream", "max_tokens", SAMPLING_TEXT, *SWITCHES, *NEUTRAL})
-_KEYS = ("template", "input", "output", "max_tokens", "prompt_tokens", "completion_tokens", "finish_reason")
+_KEYS = (
+    *("template", "input", "messages", "documents", "output", "max_tokens"),
+    *("prompt_tokens", "completion_tokens", "finish_reason", "rerank"),
+)
 _COUNTS = {
     "prompt_tokens": "num_input_tokens",
     "completion_tokens": "num_output_tokens",
@@ -74,11 +86,24 @@ class OpenAiMapping:
     """The output with the number of new tokens in a response; empty without one."""
     finish_reason: str = ""
     """The output with `stop` or `length`; empty without one."""
+    messages: str = ""
+    """The input with the messages of a chat as JSON, where it is another one than that of prompts."""
+    offers: frozenset[str] = frozenset()
+    """Members of `OFFERS` that the model has tensors for."""
+    documents: str = ""
+    """Rerank: the input with the document, beside that with the query."""
+    compares_vectors: bool = False
+    """Whether a model of embeddings also reranks, by the cosine of the angle between two vectors."""
 
     @property
     def generates(self) -> bool:
         """Whether the model returns text."""
-        return self.task != "embedding"
+        return self.task in ("chat", "completion")
+
+    @property
+    def reranks(self) -> bool:
+        """Whether the model compares a query with documents."""
+        return self.task == "rerank" or self.compares_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +156,12 @@ def _parse(text: str) -> _Values:
         )
     if (task == "chat") != bool(template):
         raise ValueError("a chat needs template=NAME, other tasks have none; names are " + ", ".join(TEMPLATES))
+    if values.get("rerank", "cosine") != "cosine" or ("rerank" in values and task != "embedding"):
+        raise ValueError("rerank is only for the task embedding, and the value is cosine")
+    if "messages" in values and template != "json":
+        raise ValueError("messages is only for template=json")
+    if "documents" in values and task != "rerank":
+        raise ValueError("documents is only for the task rerank")
     number = values.get("max_tokens", "1")
     if not (number.isascii() and number.isdecimal() and 0 < int(number[:12]) < MAX_TOKENS):
         raise ValueError(f"max_tokens is '{excerpt(number)}'; expected a whole number from 1 to {MAX_TOKENS - 1}")
@@ -142,28 +173,61 @@ def _complete(words: _Values, config: ModelConfig) -> OpenAiMapping:
     values = words.values
     inputs = {each.name: each for each in config.input}
     outputs = {each.name: each for each in config.output}
-    texts = [name for name, each in inputs.items() if each.data_type == DataType.TYPE_STRING and name not in _FILLED]
-    text_input = _chosen("input", values, "text_input", texts)
-    if text_input not in inputs or inputs[text_input].data_type != DataType.TYPE_STRING:
-        raise ValueError(f"input is '{excerpt(text_input)}'; expected an input of TYPE_STRING: {_shown(texts)}")
+    strings = {name for name, each in inputs.items() if each.data_type == DataType.TYPE_STRING}
+    texts = [name for name in inputs if name in strings and name not in _FILLED | _EXTRA_TENSORS]
+    is_rerank = words.task == "rerank"
+    text_input = _chosen("input", values, "text" if is_rerank else "text_input", texts)
+    _check_text("input", text_input, inputs, texts)
+    documents = ""
+    if is_rerank:
+        others = [name for name in texts if name != text_input]
+        documents = _chosen("documents", values, "text_pair", others)
+        _check_text("documents", documents, inputs, others)
+    messages = values.get("messages", "")
+    if messages:
+        _check_text("messages", messages, inputs, sorted(strings))
     counts = {key: values.get(key, name if name in outputs else "") for key, name in _COUNTS.items()}
-    others = [name for name in outputs if name not in counts.values()]
-    output = _chosen("output", values, "text_output", others)
+    others = [name for name in outputs if name not in counts.values() and name not in _EXTRA_TENSORS]
+    output = _chosen("output", values, "scores" if is_rerank else "text_output", others)
     for key, name in {"output": output, **counts}.items():
         if name and name not in outputs:
             raise ValueError(f"{key} is '{excerpt(name)}'; the model has the outputs {_shown(outputs)}")
     is_text = outputs[output].data_type == DataType.TYPE_STRING
-    if is_text != (words.task != "embedding"):
+    if is_text != (words.task in ("chat", "completion")):
         expected = "floating-point numbers" if is_text else "TYPE_STRING"
         raise ValueError(f"output '{excerpt(output)}' has the wrong type for {words.task}; expected {expected}")
-    missing = [
-        name for name, each in inputs.items() if name != text_input and name not in _FILLED and not each.optional
-    ]
+    filled = {text_input, documents, messages, *_FILLED}
+    missing = [name for name, each in inputs.items() if name not in filled and not each.optional]
     if missing:
         raise ValueError(f"no member of a request is for the required inputs {_shown(missing)}; make them optional")
     return OpenAiMapping(
-        words.task, text_input, output, values.get("template", ""), int(values.get("max_tokens", "0")), **counts
+        words.task,
+        text_input,
+        output,
+        template=values.get("template", ""),
+        max_tokens=int(values.get("max_tokens", "0")),
+        prompt_tokens=counts["prompt_tokens"],
+        completion_tokens=counts["completion_tokens"],
+        finish_reason=counts["finish_reason"],
+        messages=messages,
+        offers=_offers(strings, outputs),
+        documents=documents,
+        compares_vectors="rerank" in values,
     )
+
+
+def _offers(texts: Collection[str], outputs: Collection[str]) -> frozenset[str]:
+    """Return the members of `OFFERS` for which a model has the tensors."""
+    return frozenset(
+        name
+        for name, (taken, made) in OFFERS.items()
+        if (not taken or taken in texts) and (not made or made in outputs)
+    )
+
+
+def _check_text(key: str, name: str, inputs: Mapping[str, ModelInput], candidates: Collection[str]) -> None:
+    if name not in inputs or inputs[name].data_type != DataType.TYPE_STRING:
+        raise ValueError(f"{key} is '{excerpt(name)}'; expected an input of TYPE_STRING: {_shown(candidates)}")
 
 
 def _chosen(key: str, values: Mapping[str, str], usual: str, candidates: Collection[str]) -> str:
@@ -182,12 +246,31 @@ def _shown(names: Collection[str]) -> str:
 
 def _mapping_of_form(config: ModelConfig) -> OpenAiMapping | None:
     """Return the mapping of a model with the tensors of vLLM's or TensorRT-LLM's backend; None for others."""
+    if config.backend in TEXT_BACKENDS:
+        return _mapping_of_texts(config)
     inputs = {each.name for each in config.input}
+    if config.backend == "llamacpp":
+        names = {"input": "text_input", "output": "text_output", "template": "json", "messages": "messages"}
+        return _by_itself("chat", names, config)
     is_vllm = {"text_input", "stream", SAMPLING_TEXT} <= inputs
     is_tensorrt_llm = {"text_input", "max_tokens"} <= inputs
     if not (is_vllm or is_tensorrt_llm):
         return None
+    return _by_itself("completion", {"input": "text_input", "output": "text_output"}, config)
+
+
+def _mapping_of_texts(config: ModelConfig) -> OpenAiMapping | None:
+    """Return the mapping of an encoder of texts: its vectors, or the one score of a pair of texts."""
+    outputs = {each.name: list(each.dims) for each in config.output}
+    if "embedding" in outputs:
+        return _by_itself("embedding", {"input": "text", "output": "embedding"}, config)
+    if outputs.get("scores") == [1] and any(each.name == "text_pair" for each in config.input):
+        return _by_itself("rerank", {"input": "text", "documents": "text_pair", "output": "scores"}, config)
+    return None
+
+
+def _by_itself(task: str, values: Mapping[str, str], config: ModelConfig) -> OpenAiMapping | None:
     try:
-        return _complete(_Values("completion", {"input": "text_input", "output": "text_output"}), config)
+        return _complete(_Values(task, values), config)
     except ValueError:
         return None  # The names are a coincidence.

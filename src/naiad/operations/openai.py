@@ -42,6 +42,14 @@ EMBEDDINGS: AnyOperation = Operation(
     summary="Vectors of texts",
     rest=[RestForm("POST", "/v1/embeddings")],
 )
+RERANK: AnyOperation = Operation(
+    name="rerank",
+    category="inference",
+    kind="query",
+    group="OpenAI",
+    summary="Documents in the order of their relevance to a query",
+    rest=[RestForm("POST", "/v1/rerank")],
+)
 
-OPERATIONS = (OPENAI_MODELS, OPENAI_MODEL, COMPLETIONS, CHAT_COMPLETIONS, EMBEDDINGS)
+OPERATIONS = (OPENAI_MODELS, OPENAI_MODEL, COMPLETIONS, CHAT_COMPLETIONS, EMBEDDINGS, RERANK)
 """All operations, in the order in which the router looks for a path."""

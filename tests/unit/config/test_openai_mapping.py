@@ -60,7 +60,10 @@ def test_only_tensors_need_no_name():
     ("parameter", "message"),
     [
         ("", "expected a task"),
-        ("rerank", "expected a task"),
+        ("ranking", "expected a task"),
+        ("rerank", "has no documents=NAME"),
+        ("completion,rerank=cosine", "only for the task embedding"),
+        ("completion,documents=A", "only for the task rerank"),
         ("chat", "needs template=NAME"),
         ("completion,template=plain", "needs template=NAME"),
         ("chat,template=jinja", "applies its own template"),
@@ -82,3 +85,24 @@ def test_required_input_that_no_member_fills():
     text = TEXTS + 'input [ { name: "C" data_type: TYPE_FP32 dims: [ 1 ] } ]'
     with pytest.raises(InferError, match="required inputs 'C'"):
         mapping(text, "completion,input=A")
+
+
+PAIRS = """
+name: "m" backend: "onnx_text" max_batch_size: 8
+input [
+  { name: "text" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "text_pair" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+]
+output [
+  { name: "scores" data_type: TYPE_FP32 dims: [ %d ] },
+  { name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+]
+"""
+
+
+def test_encoders_with_one_score_rerank_by_themselves():
+    found = mapping(PAIRS % 1)
+    assert found == OpenAiMapping("rerank", "text", "scores", prompt_tokens="num_input_tokens", documents="text_pair")
+    assert found.reranks
+    assert not found.generates
+    assert mapping(PAIRS % 3) is None

@@ -10,23 +10,19 @@ import torch
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Parameters, threads_per_instance
-from naiad.backend.huggingface.directory import HuggingFaceDirectory, Task
+from naiad.backend.huggingface.directory import HuggingFaceDirectory
 from naiad.backend.huggingface.tasks import TaskOutputs, outputs_of
 from naiad.backend.pytorch.library import release
-from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
+from naiad.backend.signature import SignatureCheck
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.texts.text_directory import Task
+from naiad.backend.texts.text_tensors import completed_texts, encoded, text_signature, texts_of
 from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import DataType
-from naiad.core.errors import internal, invalid_argument
+from naiad.core.errors import internal
 from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
-
-TEXT = "text"
-"""Name of the input."""
-MAX_BATCH_SIZE = 32
-"""`max_batch_size` of a model without one."""
 
 
 class HuggingFaceBackend(Backend):
@@ -36,7 +32,7 @@ class HuggingFaceBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, input and outputs from the task. Raises InferError."""
-        return completed(context, lambda: HuggingFaceModel(context).signature, MAX_BATCH_SIZE)
+        return completed_texts(context, lambda: HuggingFaceModel(context).signature)
 
     def gpu_unsupported_reason(self) -> str:
         """Return what the installed PyTorch, or the machine, lacks."""
@@ -65,9 +61,9 @@ class HuggingFaceModel(Model):
         self._loading = threading.Lock()
         self._models: dict[str, Any] = {}
         """By device."""
-        text = TensorSignature(TEXT, DataType.BYTES, (None, 1))
-        self.signature = ModelSignature("Hugging Face", {TEXT: text}, self._outputs.signatures)
-        if self._directory.task is Task.TEXT_CLASSIFICATION:
+        is_classifier = self._directory.task is Task.TEXT_CLASSIFICATION
+        self.signature = text_signature("Hugging Face", self._outputs.signatures, takes_pairs=is_classifier)
+        if is_classifier:
             self.labels = {"scores": self._directory.labels()}
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
@@ -106,10 +102,8 @@ class HuggingFaceInstance(TensorInstance):
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the model; see `TensorInstance.run`."""
-        texts = [self._decode(text) for text in inputs[TEXT].ravel().tolist()]
-        encodings = self._tokenizer.encode_batch(texts)
-        if not encodings[0].ids:
-            raise invalid_argument(f"input '{TEXT}' of model '{self._model_name}' has no tokens; send a longer text")
+        texts = texts_of(inputs, self._model_name)
+        encodings = encoded(self._tokenizer, texts, self._model_name)
         # PyTorch has the number for each thread that calls it.
         torch.set_num_threads(self._thread_count)
         device = self.executable.device
@@ -129,11 +123,3 @@ class HuggingFaceInstance(TensorInstance):
                 f"model '{self._model_name}' failed on tokens of shape {shape}: {str(error)[:500]}"
             ) from error
         return [found[name] for name in output_names]
-
-    def _decode(self, text: bytes) -> str:
-        try:
-            return text.decode()
-        except UnicodeDecodeError as error:
-            raise invalid_argument(
-                f"input '{TEXT}' of model '{self._model_name}' is not UTF-8: {error}; send text in UTF-8"
-            ) from error

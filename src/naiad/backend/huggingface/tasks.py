@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from naiad.backend.framework import Parameters
-from naiad.backend.huggingface.directory import HuggingFaceDirectory, Pooling, Task
+from naiad.backend.huggingface.directory import HuggingFaceDirectory
 from naiad.backend.signature import TensorSignature
+from naiad.backend.texts.text_directory import Pooling, Task
+from naiad.backend.texts.text_tensors import TOKEN_COUNT, token_count_signature, token_counts
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 
@@ -43,7 +45,10 @@ class Embedding:
 
     def __init__(self, size: int, pooling: Pooling) -> None:
         self._pooling = pooling
-        self.signatures = {"embedding": TensorSignature("embedding", DataType.FP32, (None, size))}
+        self.signatures = {
+            "embedding": TensorSignature("embedding", DataType.FP32, (None, size)),
+            TOKEN_COUNT: token_count_signature(),
+        }
 
     def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
         """See `TaskOutputs.compute`."""
@@ -58,7 +63,7 @@ class Embedding:
         vectors = vectors.float()
         if self._pooling.normalizes:
             vectors = torch.nn.functional.normalize(vectors, dim=1)
-        return {"embedding": vectors.cpu().numpy()}
+        return {"embedding": vectors.cpu().numpy(), TOKEN_COUNT: token_counts(encodings)}
 
 
 class TextClassification:
@@ -70,6 +75,7 @@ class TextClassification:
         self.signatures = {
             "label": TensorSignature("label", DataType.BYTES, (None, 1)),
             "scores": TensorSignature("scores", DataType.FP32, (None, len(labels))),
+            TOKEN_COUNT: token_count_signature(),
         }
 
     def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
@@ -81,7 +87,8 @@ class TextClassification:
         elif self._problem_type != "regression":
             scores = scores.softmax(1)
         array = scores.cpu().numpy()
-        return {"label": self._labels[array.argmax(1)][:, None], "scores": array}
+        label = self._labels[array.argmax(1)][:, None]
+        return {"label": label, "scores": array, TOKEN_COUNT: token_counts(encodings)}
 
 
 class TokenClassification:

@@ -5,6 +5,7 @@ There is no Jinja here, because a template of a model file could run without end
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,7 +16,11 @@ from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_MESSAGES = 4096
 _ROLES = ("system", "developer", "user", "assistant")
-_MEMBERS = ("role", "content", "name", "refusal", "audio", "annotations", "tool_calls", "function_call")
+_TOOL_ROLES = (*_ROLES, "tool")
+_MEMBERS = (
+    *("role", "content", "name", "refusal", "audio", "annotations", "tool_calls", "function_call"),
+    "tool_call_id",
+)
 
 
 class ChatMessage(NamedTuple):
@@ -24,28 +29,34 @@ class ChatMessage(NamedTuple):
     role: str
     """`system`, `user` or `assistant`."""
     content: str
+    extra: Mapping[str, Any] = MappingProxyType({})
+    """Members of tool calls, which only `json` passes on."""
 
 
-def read_messages(body: BodyMembers) -> Sequence[ChatMessage]:
-    """Return the messages of a chat. Raises OpenAiError."""
+def read_messages(body: BodyMembers, *, takes_tools: bool = False) -> Sequence[ChatMessage]:
+    """Return the messages of a chat; calls of tools only if the model takes tools. Raises OpenAiError."""
     found = body.get("messages")
     if not isinstance(found, list) or not 0 < len(found) <= MAX_MESSAGES:
         raise body.wrong("messages", f"a list of 1 to {MAX_MESSAGES} messages")
-    return [_read_message(each, f"messages[{position}]") for position, each in enumerate(found)]
+    return [_read_message(each, f"messages[{position}]", takes_tools) for position, each in enumerate(found)]
 
 
-def _read_message(found: Any, where: str) -> ChatMessage:
+def _read_message(found: Any, where: str, takes_tools: bool) -> ChatMessage:
     if not isinstance(found, dict):
         raise OpenAiError(f"'{where}' is {excerpt(repr(found))}; expected an object", param=where)
     members = BodyMembers(found, f"{where}.")
     role = members.get("role")
-    if role not in _ROLES:
-        raise members.wrong("role", f"{', '.join(_ROLES)}; tools are not supported")
+    roles = _TOOL_ROLES if takes_tools else _ROLES
+    if role not in roles:
+        raise members.wrong("role", f"{', '.join(roles)}{'' if takes_tools else '; the model takes no tools'}")
     members.check_names(_MEMBERS)
-    for name in ("audio", "tool_calls", "function_call"):
+    tool_members = ("tool_calls", "tool_call_id")
+    for name in ("audio", "function_call", *(() if takes_tools else tool_members)):
         if members.get(name):
-            raise members.wrong(name, "no such member; tools and audio are not supported")
-    return ChatMessage("system" if role == "developer" else role, _content(members))
+            raise members.wrong(name, "no such member; the model takes no tools and no audio")
+    extra = {name: members.get(name) for name in tool_members if members.get(name)}
+    content = "" if extra.get("tool_calls") and members.get("content") is None else _content(members)
+    return ChatMessage("system" if role == "developer" else role, content, extra)
 
 
 def _content(members: BodyMembers) -> str:
@@ -68,13 +79,13 @@ def render_chat(template: str, messages: Sequence[ChatMessage]) -> str:
 
 
 def _chatml(messages: Sequence[ChatMessage]) -> str:
-    turns = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages]
+    turns = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content, _ in messages]
     return "".join(turns) + "<|im_start|>assistant\n"
 
 
 def _llama3(messages: Sequence[ChatMessage]) -> str:
     turns = [
-        f"<|start_header_id|>{role}<|end_header_id|>\n\n{content.strip()}<|eot_id|>" for role, content in messages
+        f"<|start_header_id|>{role}<|end_header_id|>\n\n{content.strip()}<|eot_id|>" for role, content, _ in messages
     ]
     return "<|begin_of_text|>" + "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n"
 
@@ -97,7 +108,7 @@ def _with_system_in_user(messages: Sequence[ChatMessage]) -> Sequence[ChatMessag
 def _mistral(messages: Sequence[ChatMessage]) -> str:
     turns = [
         f"[INST] {content} [/INST]" if role == "user" else f" {content}</s>"
-        for role, content in _with_system_in_user(messages)
+        for role, content, _ in _with_system_in_user(messages)
     ]
     return "<s>" + "".join(turns)
 
@@ -105,17 +116,17 @@ def _mistral(messages: Sequence[ChatMessage]) -> str:
 def _gemma(messages: Sequence[ChatMessage]) -> str:
     turns = [
         f"<start_of_turn>{'model' if role == 'assistant' else role}\n{content.strip()}<end_of_turn>\n"
-        for role, content in _with_system_in_user(messages)
+        for role, content, _ in _with_system_in_user(messages)
     ]
     return "<bos>" + "".join(turns) + "<start_of_turn>model\n"
 
 
 def _plain(messages: Sequence[ChatMessage]) -> str:
-    return "".join(f"{role.capitalize()}: {content}\n" for role, content in messages) + "Assistant:"
+    return "".join(f"{role.capitalize()}: {content}\n" for role, content, _ in messages) + "Assistant:"
 
 
 def _json(messages: Sequence[ChatMessage]) -> str:
-    return orjson.dumps([message._asdict() for message in messages]).decode()
+    return orjson.dumps([{"role": role, "content": content, **extra} for role, content, extra in messages]).decode()
 
 
 _RENDER: Mapping[str, Callable[[Sequence[ChatMessage]], str]] = {

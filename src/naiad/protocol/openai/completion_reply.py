@@ -27,8 +27,8 @@ class ReplyForm:
         found = [
             {
                 "index": choice.index,
-                **self._whole(text),
-                "logprobs": None,
+                **self._whole(text, choice.tool_calls),
+                "logprobs": self._logprobs(choice, choice.logprobs),
                 "finish_reason": choice.finish_reason,
             }
             for choice, text in zip(choices, texts, strict=True)
@@ -39,9 +39,16 @@ class ReplyForm:
         """Return the chunk that begins a choice of a chat; None where none is needed."""
         return self._chunk(index, {"role": "assistant", "content": ""}, None) if self.is_chat else None
 
-    def chunk(self, index: int, text: str) -> bytes:
-        """Return the chunk with more text of a choice."""
-        return self._chunk(index, {"content": text}, None) if self.is_chat else self._text_chunk(index, text, None)
+    def chunk(self, choice: Choice, text: str) -> bytes | None:
+        """Return the chunk with what has been added to a choice; None if that is nothing."""
+        logprobs, calls = choice.drain()
+        if not (text or logprobs or calls):
+            return None
+        shown = self._logprobs(choice, logprobs)
+        if not self.is_chat:
+            return self._text_chunk(choice.index, text, None, shown)
+        delta = {**({"content": text} if text else {}), **({"tool_calls": calls} if calls else {})}
+        return self._chunk(choice.index, delta, None, shown)
 
     def last(self, choice: Choice) -> bytes:
         """Return the chunk that says why a choice has ended."""
@@ -57,17 +64,40 @@ class ReplyForm:
         name = "chat.completion" if self.is_chat else "text_completion"
         return {"id": self.id, "object": name + suffix, "created": self.created_s, "model": self.model}
 
-    def _whole(self, text: str) -> Mapping[str, Any]:
-        return (
-            {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {"text": text}
-        )
+    def _whole(self, text: str, calls: Sequence[Any]) -> Mapping[str, Any]:
+        if not self.is_chat:
+            return {"text": text}
+        called = {"tool_calls": calls} if calls else {}
+        content = None if calls and not text else text
+        return {"message": {"role": "assistant", "content": content, "refusal": None, **called}}
 
-    def _chunk(self, index: int, delta: Mapping[str, Any], reason: str | None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _logprobs(self, choice: Choice, found: Sequence[Any]) -> Mapping[str, Any] | None:
+        """Return log probabilities in the form of chats, or in that of completions."""
+        if not found:
+            return None
+        if self.is_chat:
+            return {"content": found, "refusal": None}
+        tokens = [str(each.get("token", "")) for each in found]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [each.get("logprob") for each in found],
+            "top_logprobs": [
+                {str(other.get("token", "")): other.get("logprob") for other in each.get("top_logprobs", ())}
+                for each in found
+            ],
+            "text_offset": [choice.advance(len(token)) for token in tokens],
+        }
+
+    def _chunk(
+        self, index: int, delta: Mapping[str, Any], reason: str | None, logprobs: Mapping[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return orjson.dumps({**self._head(".chunk"), "choices": [choice]})
 
-    def _text_chunk(self, index: int, text: str, reason: str | None) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _text_chunk(
+        self, index: int, text: str, reason: str | None, logprobs: Mapping[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return orjson.dumps({**self._head(""), "choices": [choice]})
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from naiad.config.openai_mapping import MAX_TOKENS, OpenAiMapping
 from naiad.core.errors import excerpt
+from naiad.protocol.openai.chat_options import MAX_COMPLETION_LOGPROBS, check_offer, read_chat_options
 from naiad.protocol.openai.chat_template import read_messages, render_chat
 from naiad.protocol.openai.members import BodyMembers
 from naiad.protocol.openai.openai_error import OpenAiError
@@ -47,12 +48,9 @@ _NOT_TAKEN = {
     "audio": "sound is not made",
     "functions": "tools are not supported",
     "logit_bias": "biases of tokens are not supported",
-    "logprobs": "log probabilities are not supported",
     "prediction": "predicted outputs are not supported",
     "reasoning_effort": "the model has no such setting",
     "suffix": "text is only added at the end of a prompt",
-    "tools": "tools are not supported",
-    "top_logprobs": "log probabilities are not supported",
     "verbosity": "the model has no such setting",
     "web_search_options": "there is no web search",
 }
@@ -73,7 +71,10 @@ class GenerationRequest:
     echo: bool
     stops: Sequence[str]
     sampling: Mapping[str, Any]
-    """By OpenAI's names; `max_tokens` and `stop` included, where the client gives them."""
+    """By OpenAI's names; `max_tokens` and `stop` included, where the client gives them.
+
+    `logprobs` is the number of other tokens beside each. Members of `OFFERS` with an input are JSON texts.
+    """
 
     @property
     def max_tokens(self) -> int:
@@ -84,14 +85,17 @@ class GenerationRequest:
 
 def read_completion(body: BodyMembers, mapping: OpenAiMapping, model: str) -> GenerationRequest:
     """Return the request of a body for `/v1/completions`. Raises OpenAiError."""
-    if not mapping.generates or mapping.template == "json":
-        what = "embeddings" if not mapping.generates else "chats"
+    if not mapping.generates or (mapping.template == "json" and not mapping.messages):
+        what = "chats" if mapping.generates else mapping.task
         raise OpenAiError(f"model '{excerpt(model)}' is for {what}, not for completions of prompts", param="model")
     body.check_names(_COMPLETION)
     best_of = body.whole("best_of", 1, MAX_CHOICES)
     if best_of is not None and best_of != (body.get("n") or 1):
         raise body.wrong("best_of", "the same number as 'n': choices are not compared")
-    return _request(body, _prompts(body), is_chat=False)
+    logprobs = body.whole("logprobs", 0, MAX_COMPLETION_LOGPROBS)
+    check_offer(body, mapping, "logprobs")
+    options = {} if logprobs is None or "logprobs" not in mapping.offers else {"logprobs": logprobs}
+    return _request(body, _prompts(body), options, is_chat=False)
 
 
 def read_chat(body: BodyMembers, mapping: OpenAiMapping, model: str) -> GenerationRequest:
@@ -103,19 +107,9 @@ def read_chat(body: BodyMembers, mapping: OpenAiMapping, model: str) -> Generati
             param="model",
         )
     body.check_names(_CHAT)
-    _check_chat_options(body)
-    return _request(body, [render_chat(mapping.template, read_messages(body))], is_chat=True)
-
-
-def _check_chat_options(body: BodyMembers) -> None:
-    form = body.object("response_format")
-    if form is not None and form.get("type") != "text":
-        raise body.wrong("response_format", '{"type": "text"}: the model is not held to a grammar')
-    for name in ("tool_choice", "function_call"):
-        if body.get(name) not in (None, "none", "auto"):
-            raise body.wrong(name, "'none': tools are not supported")
-    if body.get("modalities") not in (None, ["text"]):
-        raise body.wrong("modalities", '["text"]')
+    options = read_chat_options(body, mapping)
+    messages = read_messages(body, takes_tools="tools" in mapping.offers)
+    return _request(body, [render_chat(mapping.template, messages)], options, is_chat=True)
 
 
 def _prompts(body: BodyMembers) -> Sequence[str]:
@@ -126,7 +120,9 @@ def _prompts(body: BodyMembers) -> Sequence[str]:
     return prompts
 
 
-def _request(body: BodyMembers, prompts: Sequence[str], *, is_chat: bool) -> GenerationRequest:
+def _request(
+    body: BodyMembers, prompts: Sequence[str], extras: Mapping[str, Any], *, is_chat: bool
+) -> GenerationRequest:
     for name, reason in _NOT_TAKEN.items():
         if body.get(name) not in (None, False, 0, "", [], {}):
             raise body.wrong(name, f"no such member: {reason}")
@@ -155,7 +151,8 @@ def _request(body: BodyMembers, prompts: Sequence[str], *, is_chat: bool) -> Gen
     stops = _stops(body)
     echo = not is_chat and body.flag("echo")
     include_usage = options is not None and options.flag("include_usage")
-    return GenerationRequest(is_chat, prompts, count, stream, include_usage, echo, stops, _sampling(body, stops))
+    sampling = {**_sampling(body, stops), **extras}
+    return GenerationRequest(is_chat, prompts, count, stream, include_usage, echo, stops, sampling)
 
 
 def _stops(body: BodyMembers) -> Sequence[str]:

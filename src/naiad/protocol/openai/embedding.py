@@ -36,11 +36,20 @@ class EmbeddingRequest:
     dimensions: int
     """0: all that the model gives."""
 
+    def columns(self, mapping: OpenAiMapping) -> Mapping[str, Sequence[str]]:
+        """Return the texts of each input."""
+        return {mapping.input: self.texts}
+
+    def encode(self, parts: Sequence[Vectors], model: str, prompt_tokens: int | None) -> bytes:
+        """Return the body of a response. Raises OpenAiError for more dimensions than the vectors have."""
+        return encode_embeddings(parts, self, model, prompt_tokens)
+
 
 def read_embedding(body: BodyMembers, mapping: OpenAiMapping, model: str) -> EmbeddingRequest:
     """Return the request of a body. Raises OpenAiError."""
-    if mapping.generates:
-        raise OpenAiError(f"model '{excerpt(model)}' generates text and returns no embeddings", param="model")
+    if mapping.task != "embedding":
+        does = "generates text" if mapping.generates else "compares texts"
+        raise OpenAiError(f"model '{excerpt(model)}' {does} and returns no embeddings", param="model")
     body.check_names(_MEMBERS)
     found = body.get("input")
     texts = found if isinstance(found, list) else [body.text("input")]
@@ -65,9 +74,9 @@ def embedding_tensor(declared: TensorSpec, texts: Sequence[str]) -> tuple[Tensor
     return spec, decode_data(spec, list(texts))
 
 
-def embedding_header(model: str, version: str, spec: TensorSpec) -> RequestHeader:
+def embedding_header(model: str, version: str, specs: Sequence[TensorSpec]) -> RequestHeader:
     """Return the header of one request to a model."""
-    return RequestHeader(model_name=model, model_version=version, inputs=(spec,))
+    return RequestHeader(model_name=model, model_version=version, inputs=specs)
 
 
 def vectors_of(response: InferResponse, mapping: OpenAiMapping, count: int) -> Vectors:

@@ -20,6 +20,7 @@ from naiad.protocol.openai.text_stream import TextStream
 
 DEFAULT_MAX_TOKENS = 256
 """For models whose input `max_tokens` is required, if neither client nor owner gives a number."""
+_REASONS = ("stop", "length", "content_filter", "tool_calls")
 _TENSOR_NAMES = {"stop": "stop_words"}
 """Inputs with other names than the members."""
 
@@ -32,6 +33,7 @@ def generation_tensors(
     sampling: Mapping[str, Any],
     *,
     stream: bool,
+    is_chat: bool = False,
 ) -> tuple[Sequence[TensorSpec], Sequence[Buffer], Mapping[str, ParameterValue]]:
     """Return specifications and data of the inputs for one prompt, and the parameters of the request.
 
@@ -41,7 +43,7 @@ def generation_tensors(
     given = dict(sampling)
     if mapping.max_tokens:
         given.setdefault("max_tokens", mapping.max_tokens)
-    values: dict[str, Any] = {mapping.input: prompt}
+    values: dict[str, Any] = {mapping.messages if is_chat and mapping.messages else mapping.input: prompt}
     if "stream" in inputs and mapping.input != "stream":
         values["stream"] = stream
     values |= {name: value for name, value in SWITCHES.items() if name in inputs}
@@ -107,10 +109,14 @@ class Choice:
         "_max_tokens",
         "_pieces",
         "_reason",
+        "_text_offset",
         "completion_tokens",
+        "extra_bytes",
         "index",
+        "logprobs",
         "prompt_tokens",
         "text",
+        "tool_calls",
     )
 
     def __init__(self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int) -> None:
@@ -119,6 +125,12 @@ class Choice:
         self.prompt_tokens: int | None = None
         """As the model says; None if it does not."""
         self.completion_tokens: int | None = None
+        self.logprobs: list[Any] = []
+        """Tokens with their log probabilities, since the last `drain`."""
+        self.tool_calls: list[Any] = []
+        self.extra_bytes = 0
+        """Bytes of both as JSON, over the whole text."""
+        self._text_offset = 0
         self._mapping = mapping
         self._max_tokens = max_tokens
         self._pieces = 0
@@ -137,8 +149,38 @@ class Choice:
             self.completion_tokens = (self.completion_tokens or 0) + new_tokens
         if mapping.finish_reason:
             reason = b"".join(_texts(response, mapping.finish_reason, is_required=False)).decode("utf-8", "replace")
-            self._reason = reason if reason in ("stop", "length", "content_filter") else self._reason
+            self._reason = reason if reason in _REASONS else self._reason
+        if "logprobs" in mapping.offers:
+            self.logprobs += self._list_of(response, "logprobs")
+        if "tools" in mapping.offers:
+            self.tool_calls += self._list_of(response, "tool_calls")
         return self.text.feed(piece)
+
+    def _list_of(self, response: InferResponse, name: str) -> list[Any]:
+        """Return the elements of an output with a JSON list; none if it is empty or missing."""
+        data = b"".join(_texts(response, name, is_required=False))
+        if not data:
+            return []
+        self.extra_bytes += len(data)
+        try:
+            found = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise internal(f"output '{name}' of model '{response.header.model_name}' is no JSON list of objects")
+        return found
+
+    def drain(self) -> tuple[list[Any], list[Any]]:
+        """Return log probabilities and tool calls that have come since the last call, and forget them."""
+        found = self.logprobs, self.tool_calls
+        self.logprobs, self.tool_calls = [], []
+        return found
+
+    def advance(self, characters: int) -> int:
+        """Return where a token begins in the text, and move on by its length."""
+        start = self._text_offset
+        self._text_offset += characters
+        return start
 
     @property
     def finish_reason(self) -> str:

@@ -35,7 +35,7 @@ def bare_backend(path: Path) -> str:
 def bare_file(path: Path, *, name: str = "", options: BareModelOptions = BARE_MODELS) -> ModelEntry:
     """Return the model of one file or directory. Raises InferError(INVALID_ARG) if no backend serves it."""
     parent = kind_of(path.parent)
-    if parent is not None and parent.is_served and path.name == parent.marker:
+    if parent is not None and parent.is_served and path.name == parent.marker and not parent.beside:
         path = path.parent  # saved_model.pb, MLmodel: the model is the directory
     backend = bare_backend(path)
     if not backend:

@@ -37,6 +37,8 @@ class FileKind:
     """Names, or the ends of names, of files in such a ZIP archive; one of them is enough."""
     marker: str = ""
     """Name of a file that directories of this kind have."""
+    beside: Sequence[str] = ()
+    """Names of further files that they all have."""
     backend: str = ""
     """The backend for such files, empty if there is none."""
     is_damage: bool = False
@@ -48,6 +50,7 @@ class FileKind:
         return self.backend in BUILT_IN
 
 
+_OF_TOKENIZER = ("config.json", "tokenizer.json")
 ONNX = FileKind("an ONNX model", "name it model.onnx", (".onnx",), backend="onnxruntime")
 PYTHON = FileKind("a Python file", "define a class TritonPythonModel in it", (".py",), backend="python")
 _ANY = FileKind("a model", "")
@@ -149,7 +152,18 @@ KINDS: Sequence[FileKind] = (
         marker="model.safetensors",
         backend="huggingface",
     ),
-    FileKind("a GGUF file (weights of llama.cpp)", f"with llama-cpp-python, {_PYTHON_MODEL}", (".gguf",), b"GGUF"),
+    # After Hugging Face: a directory of the Hub may have both.
+    *(
+        FileKind(
+            "an ONNX export with its tokenizer",
+            _PYTHON_MODEL,
+            marker=marker,
+            beside=_OF_TOKENIZER,
+            backend="onnx_text",
+        )
+        for marker in ("model.onnx", "onnx/model.onnx")
+    ),
+    FileKind("a GGUF file", "serve it with naiad", (".gguf",), b"GGUF", backend="llamacpp"),
     FileKind(
         "a safetensors file (weights without a graph)",
         f"export the model with optimum-cli export onnx, or {_PYTHON_MODEL}",
@@ -177,7 +191,7 @@ def kind_of(path: Path) -> FileKind | None:
     """
     try:
         if path.is_dir():
-            return next((kind for kind in KINDS if kind.marker and (path / kind.marker).is_file()), None)
+            return next((kind for kind in KINDS if kind.marker and _has_files(path, kind)), None)
         suffix = path.suffix.lower()
         by_suffix = kind_of_suffix(suffix)
         if by_suffix is not None and suffix not in GENERAL_SUFFIXES:
@@ -189,6 +203,10 @@ def kind_of(path: Path) -> FileKind | None:
     except (OSError, zipfile.BadZipFile):
         # The load reports it.
         return kind_of_suffix(path.suffix)
+
+
+def _has_files(directory: Path, kind: FileKind) -> bool:
+    return all((directory / name).is_file() for name in (kind.marker, *kind.beside))
 
 
 def kind_of_suffix(suffix: str) -> FileKind | None:

@@ -43,7 +43,9 @@ def test_system_message_at_the_end_is_kept(template):
 
 def test_parts_are_joined_and_developer_is_system():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert read_messages(BodyMembers({"messages": [{"role": "developer", "content": parts}]})) == [("system", "ab")]
+    assert read_messages(BodyMembers({"messages": [{"role": "developer", "content": parts}]})) == [
+        ChatMessage("system", "ab")
+    ]
 
 
 @pytest.mark.parametrize(

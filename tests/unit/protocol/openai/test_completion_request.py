@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from naiad.config.openai_mapping import OpenAiMapping
 from naiad.core.errors import InferError
-from naiad.protocol.openai.completion_request import MAX_CHOICES, read_chat, read_completion
+from naiad.protocol.openai.completion_request import MAX_CHOICES, MAX_PROMPT_CHARACTERS, read_chat, read_completion
 from naiad.protocol.openai.members import BodyMembers, model_reference, read_body
 from naiad.protocol.openai.openai_error import OpenAiError
 
@@ -73,6 +73,8 @@ def test_neutral_values_of_what_is_not_offered_pass():
         ({"n": 64, "prompt": ["a", "b", "c"]}, "n"),
         ({"n": True}, "n"),
         ({"best_of": 2}, "best_of"),
+        ({"n": 2, "prompt": "a" * (MAX_PROMPT_CHARACTERS // 2 + 1)}, "n"),
+        ({"prompt": ["a" * (MAX_PROMPT_CHARACTERS // 2), "a" * (MAX_PROMPT_CHARACTERS // 2 + 1)]}, "prompt"),
         ({"stop": "s" * 257}, "stop"),
         ({"temperature": 2.1}, "temperature"),
         ({"suffix": "a"}, "suffix"),
@@ -83,6 +85,10 @@ def test_mistake_has_its_member(members, param):
     with pytest.raises(OpenAiError) as caught:
         completion(**members)
     assert caught.value.param == param
+
+
+def test_choices_at_the_bound_of_characters_pass():
+    assert completion(n=2, prompt="a" * (MAX_PROMPT_CHARACTERS // 2)).choice_count == 2
 
 
 def test_prompts_for_a_model_of_messages_are_refused():

@@ -128,10 +128,59 @@ def test_whole_reply_and_chunks_have_their_form(is_chat):
     form = ReplyForm(is_chat, "id", 5, "m")
     choice = Choice(0, MAPPING, (), 0)
     whole = json.loads(form.body(["hi"], [choice], 1))
-    chunk = json.loads(form.chunk(0, "hi"))
+    chunk = json.loads(form.chunk(choice, "hi"))
     name = "chat.completion" if is_chat else "text_completion"
     assert whole["object"] == name
     assert chunk["object"] == (name + ".chunk" if is_chat else name)
     (found,) = whole["choices"]
     assert (found["message"]["content"] if is_chat else found["text"]) == "hi"
     assert json.loads(form.last(choice))["choices"][0]["finish_reason"] == "stop"
+    assert form.chunk(choice, "") is None
+
+
+TOKENS = [
+    {"token": "ab", "logprob": -1, "top_logprobs": [{"token": "ab", "logprob": -1}, {"token": "x", "logprob": -2}]},
+    {"token": "c", "logprob": 0, "top_logprobs": []},
+]
+CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+def choice_with_extras():
+    mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs", "tools"}))
+    names = ("text_output", "logprobs", "tool_calls")
+    header = ResponseHeader("m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in names])
+    choice = Choice(0, mapping, (), 0)
+    for token in TOKENS:
+        texts = [token["token"], json.dumps([token]), ""]
+        choice.take(InferResponse(header, [packed(text.encode()) for text in texts], final=False))
+    choice.take(InferResponse(header, [packed(b""), packed(b""), packed(json.dumps(CALLS).encode())]))
+    return choice
+
+
+def test_log_probabilities_have_the_form_of_their_endpoint():
+    whole = json.loads(ReplyForm(False, "id", 5, "m").body(["abc"], [choice_with_extras()], 1))["choices"][0]
+    assert whole["logprobs"] == {
+        "tokens": ["ab", "c"],
+        "token_logprobs": [-1, 0],
+        "top_logprobs": [{"ab": -1, "x": -2}, {}],
+        "text_offset": [0, 2],
+    }
+    chat = json.loads(ReplyForm(True, "id", 5, "m").body(["abc"], [choice_with_extras()], 1))["choices"][0]
+    assert chat["logprobs"]["content"] == TOKENS
+    assert (chat["message"]["tool_calls"], chat["message"]["content"]) == (CALLS, "abc")
+
+
+def test_chunk_of_tool_calls_needs_no_text():
+    choice, form = choice_with_extras(), ReplyForm(True, "id", 5, "m")
+    delta = json.loads(form.chunk(choice, ""))["choices"][0]["delta"]
+    assert delta == {"tool_calls": CALLS}
+    assert form.chunk(choice, "") is None
+
+
+def test_extras_that_are_no_list_are_an_error():
+    mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs"}))
+    header = ResponseHeader(
+        "m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in ("text_output", "logprobs")]
+    )
+    with pytest.raises(InferError, match="'logprobs' of model 'm' is no JSON list"):
+        Choice(0, mapping, (), 0).take(InferResponse(header, [packed(b"a"), packed(b"{}")]))

@@ -115,7 +115,6 @@ def test_model_file_comes_from_the_configuration(tmp_path):
         ("model.h5", "model.export"),
         ("model.keras", "model.export"),
         ("model.tflite", "tf2onnx"),
-        ("model.gguf", "llama-cpp-python"),
         ("model.safetensors", "optimum-cli export onnx"),
     ],
 )

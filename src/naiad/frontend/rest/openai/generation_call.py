@@ -24,6 +24,8 @@ from naiad.wire.header_fields import written_fields
 
 MAX_TEXT_CHARACTERS = 4 << 20
 """Limit of the text of a response that is not streamed."""
+MAX_EXTRA_BYTES = 32 << 20
+"""Limit of log probabilities and tool calls of such a response."""
 
 
 class GenerationCall:
@@ -77,7 +79,7 @@ class GenerationCall:
             sampling["seed"] = min(sampling["seed"] + repetition, (1 << 63) - 1)
         prompt = asked.prompts[prompt_index]
         specs, data, parameters = generation_tensors(
-            model.mapping, model.inputs, model.optional, prompt, sampling, stream=asked.stream
+            model.mapping, model.inputs, model.optional, prompt, sampling, stream=asked.stream, is_chat=asked.is_chat
         )
         header = generation_header(model.name, model.version, specs, parameters)
         if forwarding is not None:
@@ -122,13 +124,19 @@ class GenerationCall:
             text = self._asked.prompts[choice.index // self._asked.choice_count] + text
         if self._asked.stream:
             self._begin_choice(choice)
-            if text:
-                self._send(self._form.chunk(choice.index, text))
+            chunk = self._form.chunk(choice, text)
+            if chunk is not None:
+                self._send(chunk)
             return
         self._begun.add(choice.index)
         self._character_count += len(text)
         if self._character_count > MAX_TEXT_CHARACTERS:
             raise internal(f"the text has more than {MAX_TEXT_CHARACTERS} characters; ask for it with 'stream': true")
+        if sum(each.extra_bytes for each in self._choices) > MAX_EXTRA_BYTES:
+            raise internal(
+                f"log probabilities and tool calls have more than {MAX_EXTRA_BYTES} bytes; ask for them with "
+                "'stream': true"
+            )
         self._texts[choice.index].append(text)
 
     def _begin_choice(self, choice: Choice) -> None:

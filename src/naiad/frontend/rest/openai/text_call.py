@@ -1,9 +1,11 @@
-"""One call of `/v1/embeddings`: its texts in batches, of which some are with the model at a time."""
+"""One call of `/v1/embeddings` or `/v1/rerank`: its texts in batches, of which some are with the model at a time."""
 
-import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
+from naiad.config.openai_mapping import OpenAiMapping
 from naiad.core.errors import InferError, cause_of, internal
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -16,12 +18,10 @@ from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.openai.embedding import (
     MAX_NUMBERS,
-    EmbeddingRequest,
     Vectors,
     batches_of,
     embedding_header,
     embedding_tensor,
-    encode_embeddings,
     tokens_of,
     vectors_of,
 )
@@ -34,14 +34,28 @@ _SHORT_NUMBERS = 16384
 """Up to as many numbers are encoded on the event loop, in a millisecond or two."""
 
 
-class EmbeddingCall:
+class TextRequest(Protocol):
+    """What a client asks: texts for a model that returns numbers, and what becomes of these."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts of the model's first input."""
+
+    def columns(self, mapping: OpenAiMapping) -> Mapping[str, Sequence[str]]:
+        """Return the texts of each input, as many as `texts`."""
+
+    def encode(self, parts: Sequence[Vectors], model: str, prompt_tokens: int | None) -> bytes:
+        """Return the body of a response: `parts` are the rows of all batches. Raises InferError."""
+
+
+class TextCall:
     """Receives the vectors of all batches. The first error ends the call, and cancels what still runs."""
 
     protocol = "HTTP"  # for traces
     transport = "openai"  # for recordings
 
     def __init__(
-        self, context: HttpContext, engine: Engine, model: OpenAiModel, reference: str, asked: EmbeddingRequest
+        self, context: HttpContext, engine: Engine, model: OpenAiModel, reference: str, asked: TextRequest
     ) -> None:
         """`reference` is the model as the client names it."""
         self._context = context
@@ -64,13 +78,20 @@ class EmbeddingCall:
     def start(self, forwarding: HeaderForwarding | None, run_in_thread: RunInThread) -> None:
         """Submit the first requests; the next ones follow. Raises InferError if one is refused."""
         self._run_in_thread = run_in_thread
+        columns = self._asked.columns(self._model.mapping)
+        start = 0
         for batch in self._batches:
-            spec, data = embedding_tensor(self._model.inputs[self._model.mapping.input], batch)
-            header = embedding_header(self._model.name, self._model.version, spec)
+            end = start + len(batch)
+            tensors = [
+                embedding_tensor(self._model.inputs[name], texts[start:end]) for name, texts in columns.items()
+            ]
+            start = end
+            specs, data = zip(*tensors, strict=True)
+            header = embedding_header(self._model.name, self._model.version, specs)
             if forwarding is not None:
                 header = forwarding.apply(header, written_fields(self._context.headers))
             self._waiting.append(
-                InferRequest(header, (data,), self.take, id=self._id, arrival_ns=self._context.arrival_ns)
+                InferRequest(header, data, self.take, id=self._id, arrival_ns=self._context.arrival_ns)
             )
         self._context.on_disconnect = self._abandon
         for _ in range(min(MAX_REQUESTS, len(self._waiting))):
@@ -130,7 +151,7 @@ class EmbeddingCall:
     def _finish(self) -> None:
         self._is_over = True
         parts = [self._vectors[position] for position in range(len(self._batches))]
-        work = functools.partial(encode_embeddings, parts, self._asked, self._reference, self._tokens)
+        work = partial(self._asked.encode, parts, self._reference, self._tokens)
         self._context.on_disconnect = None
         if self._number_count > _SHORT_NUMBERS and self._run_in_thread is not None:
             self._run_in_thread(work, self._respond, self._respond_error)

@@ -1,0 +1,103 @@
+"""The llama.cpp backend: one server of the library for a version, an instance for each of its slots."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.llamacpp.generation import Emit, Generation
+from naiad.backend.llamacpp.llama_request import read_llama_request
+from naiad.backend.llamacpp.llama_server import GgufFile, LlamaServer
+from naiad.backend.llamacpp.llama_tensors import SIGNATURE, ResponseTensors, completed_generation
+from naiad.backend.signature import SignatureCheck
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError, invalid_argument
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_SLOTS = 4
+"""Instances of a model without an instance group: the requests that are generated at a time."""
+
+
+class LlamaCppBackend(Backend):
+    """GGUF files that llama.cpp executes."""
+
+    name: ClassVar[str] = "llamacpp"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Fill in the tensors and the transaction policy. Raises InferError for a file of another format."""
+        GgufFile(context)
+        return completed_generation(context)
+
+    def default_instance_count(self, context: ModelContext) -> int:
+        """Return the number of slots."""
+        return DEFAULT_SLOTS
+
+    def load(self, context: ModelContext) -> Model:
+        """Check the configuration and load the weights. Raises InferError."""
+        config = context.config
+        if not config.model_transaction_policy.decoupled or config.max_batch_size:
+            raise invalid_argument(
+                f"model '{config.name}': the llamacpp backend needs model_transaction_policy {{ decoupled: true }} "
+                f"and max_batch_size: 0, not {config.max_batch_size}; it batches by itself, over the instances"
+            )
+        SignatureCheck(config, SIGNATURE).check()
+        return LlamaModel(context)
+
+
+class LlamaModel(Model):
+    """One loaded version."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Load the weights. Raises InferError."""
+        self.server = LlamaServer(context)
+        self.tensors = ResponseTensors(context.name, context.version)
+        text = f"a window of {self.server.window} tokens for each instance"
+        _log.info("model '%s' version %d: %s", context.name, context.version, text)
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Create an instance, which uses a slot while it executes."""
+        return LlamaInstance(self)
+
+    def close(self) -> None:
+        """Release the weights."""
+        self.server.close()
+
+
+class LlamaInstance(Instance):
+    """Generates for one request at a time; llama.cpp computes the next tokens of all instances together."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._is_interrupted = False
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        """Generate for each request of a batch, and emit its responses."""
+        emit = batch.emit
+        if emit is None:
+            raise invalid_argument("the llamacpp backend executes decoupled models only")
+        batch.compute_start_ns = time.monotonic_ns()
+        for request in batch.requests:
+            try:
+                self._generate(request, emit)
+            except InferError as error:
+                emit(request, InferResponse(self._model.tensors.empty, error=error))
+        batch.compute_end_ns = time.monotonic_ns()
+        return ()
+
+    def _generate(self, request: InferRequest, emit: Emit) -> None:
+        model = self._model
+        asked = read_llama_request(request, has_template=model.server.has_template)
+        if model.server.default_max_tokens:
+            asked.body.setdefault("max_tokens", model.server.default_max_tokens)
+        generation = Generation(request, asked, model.tensors, emit, lambda: self._is_interrupted)
+        model.server.generate(asked.body, generation.take, is_chat=asked.is_chat)
+        generation.finish()
+
+    def interrupt(self) -> None:
+        """End the generation at its next token."""
+        self._is_interrupted = True

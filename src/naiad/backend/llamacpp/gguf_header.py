@@ -1,0 +1,116 @@
+"""The metadata at the beginning of a GGUF file: architecture, context, chat template.
+
+    magic "GGUF", version u32, number of tensors u64, number of entries u64, then each entry: key, type u32, value.
+
+Everything is little-endian; a text is its length u64 and its bytes. Reading is bounded: a file that is cut off or
+damaged raises an error that names what is missing.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from naiad.core.errors import excerpt
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+MAX_ENTRIES = 1 << 16
+MAX_TEXT_BYTES = 16 << 20
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+"""Number of a type to its format."""
+_TEXT, _ARRAY = 8, 9
+
+Value = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What a GGUF file says of itself; arrays (the tokens) are left out."""
+
+    entries: Mapping[str, Value]
+
+    @property
+    def architecture(self) -> str:
+        """Such as `llama` or `bert`."""
+        return str(self.entries.get("general.architecture", ""))
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that the model was trained with; 0 if the file does not say it."""
+        return self._number("context_length")
+
+    @property
+    def embedding_length(self) -> int:
+        """The length of its vectors; 0 if the file does not say it."""
+        return self._number("embedding_length")
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the file has the format of its chats."""
+        return bool(self.entries.get("tokenizer.chat_template"))
+
+    def _number(self, name: str) -> int:
+        found = self.entries.get(f"{self.architecture}.{name}", 0)
+        return found if isinstance(found, int) else 0
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """Read the metadata of a file. Raises ValueError for another format or a damaged one, OSError."""
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            raise ValueError("is no GGUF file: it does not begin with 'GGUF'")
+        (version,) = _read(file, "<I")
+        if version not in _VERSIONS:
+            raise ValueError(f"has version {version} of GGUF; versions 2 and 3 are read. Convert the model again")
+        _, count = _read(file, "<QQ")
+        if count > MAX_ENTRIES:
+            raise ValueError(f"says that it has {count} entries of metadata, more than {MAX_ENTRIES}: it is damaged")
+        entries: dict[str, Value] = {}
+        for _ in range(count):
+            key = _read_text(file)
+            (kind,) = _read(file, "<I")
+            if kind == _ARRAY:
+                _skip_array(file, key)
+            else:
+                entries[key] = _read_value(file, kind, key)
+    return GgufHeader(entries)
+
+
+def _read(file: BinaryIO, form: str) -> tuple[int, ...]:
+    size = struct.calcsize(form)
+    data = file.read(size)
+    if len(data) != size:
+        raise ValueError("is cut off in its metadata; copy or download it again")
+    return struct.unpack(form, data)
+
+
+def _read_text(file: BinaryIO) -> str:
+    (size,) = _read(file, "<Q")
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(f"has a text of {size} bytes in its metadata: it is damaged")
+    data = file.read(size)
+    if len(data) != size:
+        raise ValueError("is cut off in its metadata; copy or download it again")
+    return data.decode("utf-8", "replace")
+
+
+def _read_value(file: BinaryIO, kind: int, key: str) -> Value:
+    if kind == _TEXT:
+        return _read_text(file)
+    if kind not in _SCALARS:
+        raise ValueError(f"has an entry '{excerpt(key)}' of the unknown type {kind}: it is damaged")
+    return _read(file, _SCALARS[kind])[0]
+
+
+def _skip_array(file: BinaryIO, key: str) -> None:
+    kind, count = _read(file, "<IQ")
+    if kind in _SCALARS:
+        file.seek(count * struct.calcsize(_SCALARS[kind]), 1)
+        return
+    if kind != _TEXT:
+        raise ValueError(f"has an array '{excerpt(key)}' of the type {kind}, which is not read")
+    for _ in range(count):
+        (size,) = _read(file, "<Q")
+        file.seek(size, 1)

@@ -1,0 +1,94 @@
+"""One llama.cpp server of a version, in this process: its slots are the instances, which it batches step by step.
+
+The library opens a listener of its own. It gets a Unix socket in a private directory, and a random key.
+"""
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xllamacpp
+
+from naiad.backend.api import ModelContext
+from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, find_model_file, reason
+from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header
+from naiad.core.errors import internal
+
+DEFAULT_CONTEXT_TOKENS = 4096
+"""The most tokens of a prompt and its answer, unless the model has fewer or the owner says otherwise."""
+MAX_CONTEXT_TOKENS = 1 << 20
+_CACHE_MEGABYTES = 256
+_SOCKET = "listener.sock"
+Take = Callable[[Mapping[str, Any]], bool]
+
+
+class GgufFile(ModelFile):
+    """The model file of a version, and what its beginning says."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Raises InferError(INVALID_ARG) for a file that is missing, damaged or of another format."""
+        super().__init__(context, find_model_file(context, ("model.gguf",)))
+        try:
+            self.header: GgufHeader = read_gguf_header(self.path)
+        except (ValueError, OSError) as error:
+            raise self.error(str(error)) from error
+
+
+class LlamaServer:
+    """Loads the weights once and generates for all instances at a time."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Raises InferError for parameters and files that cannot be used."""
+        file = GgufFile(context)
+        parameters = Parameters(context.config, context.backend_config)
+        known = file.header.context_length or MAX_CONTEXT_TOKENS
+        window = parameters.count("context_tokens", min(known, DEFAULT_CONTEXT_TOKENS), maximum=known)
+        if window < 16:
+            raise parameters.error("context_tokens", f"a number from 16 to {known}")
+        self.has_template = file.header.has_chat_template
+        self.window = window
+        self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
+        self._directory = Path(tempfile.mkdtemp(prefix="naiad-llamacpp-"))
+        try:
+            self._server: Any = xllamacpp.Server(self._settings(context, file, parameters))
+        except Exception as error:  # the library raises RuntimeError for everything
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise file.error(
+                f"cannot be loaded by llama.cpp: {reason(error)}. The file may be damaged, its architecture "
+                f"'{file.header.architecture}' unknown to xllamacpp {xllamacpp.__version__}, or the memory too small",
+                internal,
+            ) from error
+
+    def _settings(self, context: ModelContext, file: GgufFile, parameters: Parameters) -> Any:
+        slots = cpu_instance_count(context.config)
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(file.path)
+        settings.n_parallel = slots
+        settings.n_ctx = self.window * slots
+        # Threads of llama.cpp spin at barriers: with as many as cores, one that waits for its core stops all.
+        threads = parameters.count("num_threads") or max(1, context.usable_cores - 1)
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+        settings.n_gpu_layers = parameters.count("gpu_layers", 0)
+        settings.cache_ram_mib = parameters.count("cache_megabytes", _CACHE_MEGABYTES, maximum=1 << 20)
+        settings.fit_params = False  # the owner's numbers hold
+        settings.ctx_shift = False
+        settings.warmup = False
+        settings.verbosity = 0
+        settings.ui = settings.endpoint_slots = False
+        settings.n_threads_http = 1
+        settings.hostnames = [str(self._directory / _SOCKET)]
+        settings.api_keys = [secrets.token_urlsafe(32)]
+        return settings
+
+    def generate(self, body: Mapping[str, Any], take: Take, *, is_chat: bool) -> None:
+        """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again."""
+        call = self._server.handle_chat_completions if is_chat else self._server.handle_completions
+        call(dict(body), take)
+
+    def close(self) -> None:
+        """Release weights, threads and the listener."""
+        self._server = None
+        shutil.rmtree(self._directory, ignore_errors=True)

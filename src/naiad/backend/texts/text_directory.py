@@ -1,0 +1,173 @@
+"""A directory in Hugging Face's layout: what its JSON files say of task, pooling, labels and tokenizer.
+
+It needs the package tokenizers only. Nothing is downloaded, and no code of the directory is executed.
+"""
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from naiad.backend.api import ModelContext
+from naiad.backend.framework import ModelFile, Parameters
+from naiad.core.errors import excerpt
+
+MAX_LENGTH = 1 << 20
+"""A longer `model_max_length` means that the tokenizer does not know one."""
+AGAIN = "copy the whole directory again, as save_pretrained writes it"
+_OFFSET_TYPES = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer"})
+"""Model types whose first positions are unused: the numbers begin after that of padding."""
+_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
+"""sentence-transformers' names of poolings."""
+_DEFAULT_LABELS = 2
+"""transformers: the number of labels of a classifier whose `config.json` has none."""
+
+
+class Task(enum.StrEnum):
+    """What a model computes from texts."""
+
+    EMBEDDING = "embedding"
+    TEXT_CLASSIFICATION = "text-classification"
+    TOKEN_CLASSIFICATION = "token-classification"
+
+
+_ARCHITECTURES = {
+    "ForSequenceClassification": Task.TEXT_CLASSIFICATION,
+    "ForTokenClassification": Task.TOKEN_CLASSIFICATION,
+    "Model": Task.EMBEDDING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How the vectors of tokens become one."""
+
+    mode: str
+    """mean, cls or last."""
+    normalizes: bool
+
+
+class TextDirectory(ModelFile):
+    """The files of one model version beside its weights."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Raises InferError(INVALID_ARG) for missing files."""
+        super().__init__(context, context.version_dir)
+        if not (self.path / "tokenizer.json").is_file():
+            raise self.error("has no tokenizer.json; save a fast tokenizer with tokenizer.save_pretrained")
+        self.settings: dict[str, Any] = self._read_json("config.json", {})
+        """The content of `config.json`."""
+        if "model_type" not in self.settings:
+            raise self.error(f"has no config.json with a 'model_type'; {AGAIN}")
+
+    def setting(self, name: str) -> Any:
+        """Return a member of `config.json`; None without it."""
+        return self.settings.get(name)
+
+    def labels(self) -> list[str]:
+        """Return the names of the classes in their order."""
+        found = self.setting("id2label")
+        if not isinstance(found, dict) or not found:
+            return [f"LABEL_{number}" for number in range(_DEFAULT_LABELS)]
+        try:
+            numbered = {int(number): str(label) for number, label in found.items()}
+        except ValueError:
+            raise self.error(f"has an 'id2label' in config.json whose keys are no numbers; {AGAIN}") from None
+        return [label for _, label in sorted(numbered.items())]
+
+    def pooling(self, parameters: Parameters) -> Pooling:
+        """Return the pooling of the parameters, of sentence-transformers' files, or the mean, normalised."""
+        modules = self._read_json("modules.json", [])
+        types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+        unknown = [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]
+        if unknown:
+            raise self.error(
+                f"has a module '{excerpt(unknown[0])}' in modules.json; this backend computes Transformer, Pooling "
+                "and Normalize only: serve the model with sentence-transformers in a model.py"
+            )
+        mode = "mean"
+        for module, name in zip(modules, types, strict=True):
+            if name == "Pooling":
+                mode = self._pooling_mode(f"{module.get('path', '')}/config.json")
+        normalizes = "Normalize" in types or not modules
+        return Pooling(
+            parameters.choice("pooling", tuple(_POOLINGS.values()), mode),
+            parameters.flag("normalize", default=normalizes),
+        )
+
+    def tokenizer(self, parameters: Parameters) -> Tokenizer:
+        """Return the tokenizer, which truncates texts and pads a batch. Raises InferError(INVALID_ARG)."""
+        try:
+            tokenizer = Tokenizer.from_file(str(self.path / "tokenizer.json"))
+        except Exception as error:  # the library raises Exception itself
+            raise self.error(f"has a tokenizer.json that cannot be read: {excerpt(str(error))}; {AGAIN}") from error
+        token = (tokenizer.padding or {}).get("pad_token") or self._token("pad_token") or "[PAD]"
+        number = tokenizer.token_to_id(token)
+        if number is None:
+            number = self.setting("pad_token_id") or 0
+        tokenizer.enable_padding(pad_id=number, pad_token=token)
+        tokenizer.enable_truncation(self._max_length(parameters))
+        return tokenizer
+
+    def choose_task(self, parameters: Parameters) -> Task:
+        """Return the task of the parameter, or the one that the files say. Raises InferError(INVALID_ARG)."""
+        if "task" in parameters:
+            return Task(parameters.choice("task", tuple(Task)))
+        if (self.path / "modules.json").is_file():
+            return Task.EMBEDDING
+        architectures = [str(name) for name in self.setting("architectures") or ()]
+        for name in architectures:
+            for ending, task in _ARCHITECTURES.items():
+                if name.endswith(ending):
+                    return task
+        shown = f"the architecture {excerpt(architectures[0])}" if architectures else "no architecture in config.json"
+        raise self.error(
+            f"has {shown}, from which no task follows; set the parameter 'task' to one of {', '.join(Task)}"
+        )
+
+    def _pooling_mode(self, name: str) -> str:
+        settings = self._read_json(name, {})
+        given = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+        modes = [_POOLINGS.get(key, key) for key in given] or [str(settings.get("pooling_mode", "mean"))]
+        mode: str = modes[0].removesuffix("token")
+        if len(modes) > 1 or mode not in _POOLINGS.values():
+            raise self.error(
+                f"has a pooling in {name} that this backend does not compute ({', '.join(modes)}); it computes one "
+                "of mean, cls and last"
+            )
+        return mode
+
+    def _max_length(self, parameters: Parameters) -> int:
+        """Return the most tokens of a text that the model reads."""
+        positions = self.setting("max_position_embeddings") or MAX_LENGTH
+        if self.setting("model_type") in _OFFSET_TYPES:
+            positions -= (self.setting("pad_token_id") or 0) + 1
+        limits = [
+            positions,
+            self._read_json("tokenizer_config.json", {}).get("model_max_length"),
+            self._read_json("sentence_bert_config.json", {}).get("max_seq_length"),
+        ]
+        known = min(int(limit) for limit in limits if limit)
+        wanted = parameters.count("max_length", known, maximum=MAX_LENGTH)
+        if not 3 <= wanted <= positions:
+            raise parameters.error("max_length", f"a number from 3 to {positions}, the positions of the model")
+        return wanted
+
+    def _token(self, name: str) -> str:
+        token = self._read_json("tokenizer_config.json", {}).get(name)
+        return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+
+    def _read_json(self, name: str, default: Any) -> Any:
+        """Return the content of a file, which is a list or a dictionary as `default` is."""
+        path = self.path / name
+        if not path.is_file():
+            return default
+        try:
+            content = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"has a {name} that is no JSON: {error}; {AGAIN}") from error
+        if default is not None and not isinstance(content, type(default)):
+            raise self.error(f"has a {name} with a {type(content).__name__}; {AGAIN}")
+        return content
