@@ -16,6 +16,7 @@ import pytest
 
 from naiad.cli.client_code.client_code import run
 from support.model_repository import write_model
+from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ def write_models(repository: Path) -> None:
     tensors = f"input [ {inputs} ]\noutput [ {inputs.replace('INPUT', 'OUTPUT')} ]\n"
     write_model(repository, "all kinds", f'backend: "identity"\nmax_batch_size: 4\n{tensors}')
     write_model(repository, "repeat", 'backend: "repeat"\n')
+    write_running_sum(repository, "sums", "direct { }")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,9 @@ def modules(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
     for model, language, name in (
         ("all kinds", "python", "all_kinds.py"),
         ("repeat", "python", "repeat_client.py"),
+        ("sums", "python", "sums_client.py"),
         ("all kinds", "typescript", "all_kinds.ts"),
+        ("sums", "typescript", "sums.ts"),
     ):
         arguments = [model, "-u", server.http_url, "--language", language, "-o", str(folder / name)]
         assert run(arguments) == 0
@@ -65,7 +69,7 @@ def load(path: Path) -> ModuleType:
 
 def test_python_modules_pass_mypy(modules: Path) -> None:
     # With the settings of the project, which are strict: its cache then has naiad and numpy already.
-    files = [str(modules / "all_kinds.py"), str(modules / "repeat_client.py")]
+    files = [str(modules / f"{name}.py") for name in ("all_kinds", "repeat_client", "sums_client")]
     command = [sys.executable, "-m", "mypy", "--strict", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,8 +104,25 @@ def test_python_client_reads_streams(server: ServerProcess, modules: Path) -> No
     assert asyncio.run(read()) == [4, 5]
 
 
+def test_python_client_takes_sequences(server: ServerProcess, modules: Path) -> None:
+    module = load(modules / "sums_client.py")
+    inputs = module.Inputs(input=np.array([[2]], np.float32))
+
+    async def add() -> list[float]:
+        async with module.ModelClient(f"http://{server.http_url}") as client:
+            first = await client.infer(inputs, sequence_id=7, sequence_start=True)
+            last = await client.infer(inputs, sequence_id=7, sequence_end=True)
+            return [float(outputs.output[0, 0]) for outputs in (first, last)]
+
+    assert asyncio.run(add()) == [2, 4]
+
+
 SCRIPT = """
 import { ModelClient } from "./all_kinds.js";
+import { ModelClient as Sums } from "./sums.js";
+const sums = new Sums(process.argv[2]);
+await sums.infer({ INPUT: [2] }, { sequence: { id: 9, start: true } });
+const { OUTPUT } = await sums.infer({ INPUT: [3] }, { sequence: { id: 9, end: true } });
 const client = new ModelClient(process.argv[2]);
 const inputs = {
   INPUT0: [1.5, 2],
@@ -114,7 +135,7 @@ const { OUTPUT0, OUTPUT1, OUTPUT2, OUTPUT3, OUTPUT4 } = await client.infer({ ...
 const failure = await client.infer(inputs).catch((error) => [error.name, error.status, error.message]);
 const outputs = [OUTPUT0, OUTPUT1, OUTPUT2, OUTPUT3, OUTPUT4];
 const shown = outputs.map(({ shape, data }) => [shape, Array.from(data, String)]);
-console.log(JSON.stringify({ shown, failure }));
+console.log(JSON.stringify({ shown, failure, sum: OUTPUT.data[0] }));
 """
 
 
@@ -125,7 +146,7 @@ def test_typescript_client_calls_the_model(server: ServerProcess, modules: Path)
     assert NODE is not None
     flags = ["--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes", "--target", "es2022"]
     flags += ["--module", "es2022", "--lib", "es2022,dom"]
-    compiled = execute(NODE, str(TSC), *flags, "all_kinds.ts", folder=modules)
+    compiled = execute(NODE, str(TSC), *flags, "all_kinds.ts", "sums.ts", folder=modules)
     assert compiled == ""
     found = json.loads(execute(NODE, "main.js", f"http://{server.http_url}", folder=modules))
     assert found["shown"] == [
@@ -135,6 +156,7 @@ def test_typescript_client_calls_the_model(server: ServerProcess, modules: Path)
         [[1, 2], ["true", "false"]],
         [[1, 2], ["15360", "1"]],
     ]
+    assert found["sum"] == 5
     assert found["failure"][:2] == ["Error", 400]
 
 

@@ -44,6 +44,8 @@ class ModelInterface:
     outputs: Sequence[Field]
     is_decoupled: bool
     """It sends any number of responses."""
+    takes_sequences: bool
+    """Each request names the sequence to which it belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ class Naming:
 
 def read_interface(name: str, config: ModelConfig, naming: Naming) -> ModelInterface:
     """Return the interface of a model. Raises NoClientError if its configuration names no tensors."""
+    is_decoupled = config.model_transaction_policy.decoupled
+    takes_sequences = config.HasField("sequence_batching") and not config.sequence_batching.iterative_sequence
+    if is_decoupled and takes_sequences:
+        raise NoClientError(
+            f"model '{excerpt(name)}' is decoupled and takes sequences: no client is written for both; use "
+            "tritonclient's streams"
+        )
     if not (config.input and config.output):
         raise NoClientError(
             f"the configuration of model '{excerpt(name)}' names no inputs and outputs; ask a server with --url, "
@@ -73,7 +82,7 @@ def read_interface(name: str, config: ModelConfig, naming: Naming) -> ModelInter
         Field(own, each.name, BY_CONFIG_NUMBER[each.data_type], (*batch, *each.dims))
         for own, each in zip(output_names, config.output, strict=True)
     ]
-    return ModelInterface(name, inputs, outputs, config.model_transaction_policy.decoupled)
+    return ModelInterface(name, inputs, outputs, is_decoupled, takes_sequences)
 
 
 def identifiers(names: Iterable[str], naming: Naming) -> Sequence[str]:

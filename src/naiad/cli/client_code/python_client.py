@@ -31,6 +31,10 @@ MODEL = {model}
 _CALL = """\
     with ModelClient("http://localhost:8000") as client:
         outputs = client.infer(Inputs({arguments}))"""
+_STEP = """\
+    async with ModelClient("grpc://localhost:8001") as client:
+        inputs = Inputs({arguments})
+        outputs = await client.infer(inputs, sequence_id=7, sequence_start=True)"""
 _STREAM = """\
     async with ModelClient("grpc://localhost:8001") as client:
         async for outputs in client.stream(Inputs({arguments})):
@@ -63,9 +67,9 @@ class ModelClient:
         """Execute the model; without a version the newest one."""
         return Outputs.of_result(self._client.infer(MODEL, inputs.tensors(), version=version))
 '''
-_STREAMING_CLIENT = '''\
+_LOOP_CLIENT = '''\
 class ModelClient:
-    """A client for one event loop, over gRPC. Calls raise naiad.client.InferError."""
+    """A client for one event loop. Calls raise naiad.client.InferError."""
 
     def __init__(
         self,
@@ -74,7 +78,10 @@ class ModelClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = 60.0,
     ) -> None:
-        """`url` begins with grpc or grpcs; `headers` may have an API key; `timeout_s` is for each response."""
+        """`url` begins with {protocols}; `headers` may have an API key.
+
+        `timeout_s` is the limit of each response.
+        """
         self._client = Client(url, headers=headers, timeout_s=timeout_s)
 
     async def __aenter__(self) -> ModelClient:
@@ -87,29 +94,59 @@ class ModelClient:
         """Close all connections."""
         self._client.close()
 
+{call}'''
+_STREAM_CALL = '''\
     async def stream(self, inputs: Inputs, *, version: str = "") -> AsyncIterator[Outputs]:
         """Execute the model and yield its responses as they arrive; without a version the newest one."""
         async with aclosing(self._client.infer_stream(MODEL, inputs.tensors(), version=version)) as results:
             async for result in results:
                 yield Outputs.of_result(result)
 '''
+_SEQUENCE_CALL = '''\
+    async def infer(
+        self,
+        inputs: Inputs,
+        *,
+        sequence_id: int | str,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        version: str = "",
+    ) -> Outputs:
+        """Execute the model for the next request of a sequence; without a version the newest one."""
+        result = await self._client.infer(
+            MODEL,
+            inputs.tensors(),
+            version=version,
+            sequence_id=sequence_id,
+            sequence_start=sequence_start,
+            sequence_end=sequence_end,
+        )
+        return Outputs.of_result(result)
+'''
 
 
 def python_client(interface: ModelInterface) -> str:
     """Return the module."""
-    required = [field.identifier for field in interface.inputs if not field.is_optional]
-    use = (_STREAM if interface.is_decoupled else _CALL).format(
-        arguments=", ".join(f"{name}=..." for name in required)
-    )
+    arguments = ", ".join(f"{field.identifier}=..." for field in interface.inputs if not field.is_optional)
+    use, imported, client = _client_of(interface)
     introduction = _INTRODUCTION.format(
         title=_in_docstring(excerpt(interface.name)),
-        use=use,
+        use=use.format(arguments=arguments),
         imports=_imports(interface),
-        client="Client, InferResult" if interface.is_decoupled else "InferResult, connect",
+        client=imported,
         model=_literal(interface.name),
     )
-    client = _STREAMING_CLIENT if interface.is_decoupled else _CLIENT
     return "\n\n".join((introduction, _inputs(interface.inputs), _outputs(interface.outputs), client))
+
+
+def _client_of(interface: ModelInterface) -> tuple[str, str, str]:
+    """Return an example, what it imports of naiad.client, and the class."""
+    if interface.is_decoupled:
+        return _STREAM, "Client, InferResult", _LOOP_CLIENT.format(protocols="grpc or grpcs", call=_STREAM_CALL)
+    if interface.takes_sequences:
+        protocols = "http, https, grpc or grpcs"
+        return _STEP, "Client, InferResult", _LOOP_CLIENT.format(protocols=protocols, call=_SEQUENCE_CALL)
+    return _CALL, "InferResult, connect", _CLIENT
 
 
 def _imports(interface: ModelInterface) -> str:

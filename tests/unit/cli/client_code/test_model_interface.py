@@ -57,3 +57,7 @@ def test_what_has_no_client_is_said() -> None:
         client_code("m", ModelConfig(name="m"), "python")
     with pytest.raises(NoClientError, match="decoupled: it sends any number of responses"):
         client_code("m", config(["IN"], is_decoupled=True), "typescript")
+    both = config(["IN"], is_decoupled=True)
+    both.sequence_batching.direct.SetInParent()
+    with pytest.raises(NoClientError, match="is decoupled and takes sequences"):
+        client_code("m", both, "python")
