@@ -1,9 +1,12 @@
 """API keys against a real server: both protocols, the metrics port, and a file that changes."""
 
 import queue
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -11,9 +14,20 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli.key import new_key
+from naiad.operations.operation import by_grpc_path
+from naiad.operations.table import OPERATIONS
 from support.model_repository import write_identity
 from support.server_process import ServerProcess
 
+VALUES = {"model": "identity", "version": "1", "repository": "models", "region": "r", "file": "app.js"}
+"""What stands for the parameters of the routes."""
+REST_CALLS = [
+    (form.method, path.format(**VALUES), operation.category)
+    for operation in OPERATIONS
+    for form in operation.rest
+    for path in form.path.variants
+]
+CALLS = by_grpc_path(OPERATIONS)
 ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
@@ -82,6 +96,46 @@ def test_stream_without_a_key_ends_unauthenticated(guarded: Guarded) -> None:
     with triton_grpc.InferenceServerClient(guarded.server.grpc_url) as client:
         client.start_stream(lambda result, error: errors.put(error))
         assert "UNAUTHENTICATED" in str(errors.get(timeout=60))
+
+
+def test_every_route_needs_a_key_of_its_category(guarded: Guarded) -> None:
+    assert len(REST_CALLS) > 50
+    for method, path, category in REST_CALLS:
+        body = None if method == "GET" else b"{}"
+        statuses = [
+            guarded.server.request(method, path, body, headers).status
+            for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {guarded.scrape}"})
+        ]
+        wanted = [200, 200, 200] if category == "health" else [401, 401, 403]
+        assert statuses == wanted or (category == "health" and 401 not in statuses), (method, path, statuses)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_every_route_needs_a_key_over_http2(guarded: Guarded) -> None:
+    for method, path, category in REST_CALLS:
+        data = () if method == "GET" else ("-d", "{}")
+        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--http2-prior-knowledge", "-X", method]
+        command += [*data, f"http://{guarded.server.http_url}{path}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert (done.stdout == "401") is (category != "health"), (method, path, done.stdout)
+
+
+def test_every_method_needs_a_key_of_its_category(guarded: Guarded) -> None:
+    def status(channel: grpc.Channel, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
+        try:
+            next(channel.stream_stream(path)(iter([b""]), metadata=metadata, timeout=60))
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    denied = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    other = (("authorization", f"Bearer {guarded.scrape}"),)
+    with grpc.insecure_channel(guarded.server.grpc_url) as channel:
+        for path, operation in CALLS.items():
+            found = (status(channel, path, ()), status(channel, path, other))
+            is_open = operation.category == "health"
+            assert (found == denied) is not is_open, (path, found)
+            assert not is_open or not set(found) & set(denied), (path, found)
 
 
 def test_metrics_need_their_key(guarded: Guarded) -> None:
