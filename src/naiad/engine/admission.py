@@ -143,9 +143,9 @@ class AdmissionRules:
         # Triton: the text before the semicolon.
         names = ", ".join(f"'{each}'" for each in islice(known, _MOST_NAMES))
         more = ", ..." if len(known) > _MOST_NAMES else ""
+        known_names = f"its {kind}s are {names}{more}; send one of these names" if known else f"it has no {kind}s"
         return invalid_argument(
-            f"unexpected inference {kind} '{excerpt(name)}' for model '{self._model_name}'; its {kind}s are "
-            f"{names}{more}; send one of these names"
+            f"unexpected inference {kind} '{excerpt(name)}' for model '{self._model_name}'; {known_names}"
         )
 
     def _wrong_count(self, names: Sequence[str], missing: Sequence[str]) -> InferError:

@@ -27,6 +27,14 @@ def test_admits_a_request_with_its_rows() -> None:
     assert admission.rules is rules
 
 
+def test_model_without_outputs_lists_none() -> None:
+    made = config()
+    made.ClearField("output")
+    inputs = [TensorSpec("IN", FP32, (1, 2))]
+    bad = RequestHeader(model_name="m", inputs=inputs, outputs=[RequestedOutput("OUT")])
+    assert refusal(made, bad).message.endswith("unexpected inference output 'OUT' for model 'm'; it has no outputs")
+
+
 @pytest.mark.parametrize("rows", range(9))
 def test_batches_of_every_size_are_admitted(rows: int) -> None:
     # Triton: a batch may have no rows.

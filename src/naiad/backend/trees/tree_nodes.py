@@ -17,7 +17,7 @@ from naiad.core.tensor import Array
 _LEAF = -1
 """The left child of a node without children."""
 _MAX_CATEGORY = 1 << 24
-"""XGBoost: categories are numbers that FP32 can tell apart."""
+"""XGBoost: categories are whole numbers that FP32 has exactly."""
 _REQUIRED = ("left_children", "right_children", "split_indices")
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes", "split_type")
 _NO_PARENT = (-1, (1 << 31) - 1)

@@ -132,7 +132,7 @@ def test_damaged_bytes_are_refused_or_pass(data: bytes) -> None:
 
 
 @given(st.data())
-def test_no_path_from_the_root_is_longer_than_the_tree(data: st.DataObject) -> None:
+def test_no_path_from_the_root_is_endless(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 6))
     children = st.lists(st.integers(-2, count), min_size=count, max_size=count)
     left, right = np.array(data.draw(children)), np.array(data.draw(children))

@@ -1,4 +1,4 @@
-"""Watching calls that cannot be sent to: one that fails ends with a status, and the others go on."""
+"""Watching calls that cannot be sent to: one that fails ends with a status, and the other calls go on."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from naiad.wire.grpc import GrpcStatus
 
 
 def make_call(fails_after: int) -> SimpleNamespace:
-    """Return a call that takes so many messages."""
+    """Return a call that fails after this number of messages."""
     call = SimpleNamespace(path="/grpc.health.v1.Health/Watch", queued_bytes=0, sent=[], ends=[], on_cancel=None)
 
     def send(parts: Any) -> None:
