@@ -96,6 +96,13 @@ def test_text_names_refused_versions_and_the_remedy() -> None:
         assert "version 2 is refused (rolled back by a client); naiad rollout m --allow 2" in text
 
 
+def test_text_says_what_a_restart_would_forget() -> None:
+    for found in (FOUND, {**FOUND, "rollout": None}):
+        assert "NOT STORED" not in rollout.format_rollout({**found, "unstored": ""})
+        text = rollout.format_rollout({**found, "unstored": "No space left on device"})
+        assert "NOT STORED, a restart would return to the state before: No space left on device" in text
+
+
 def test_text_of_a_switch_names_the_way_back() -> None:
     found = {**FOUND, "rollout": {"stable": 2, "shadow": 0.0}, "previous": 1}
     del found["canary"], found["shadow"]
