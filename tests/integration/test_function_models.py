@@ -73,6 +73,14 @@ def test_array_function_gets_all_rows_of_a_request(server: ServerProcess) -> Non
     assert len(predictions(server, "double", [[1, 2, 3]] * 569)) == 569
     answer = server.post("/v2/models/double/generate", {"x": [[30], [40]]})
     assert answer.json["output"] == [[60], [80]]
+    shapes = {
+        each["name"]: each["shape"]
+        for model in ("several", "fixed")
+        for each in server.get(f"/v2/models/{model}").json["outputs"]
+    }
+    assert shapes["matrix"] == [-1, -1, -1]
+    assert (shapes["total"], shapes["is_odd"]) == ([-1, 1], [-1, 1])
+    assert server.get("/v2/models/double").json["outputs"][0]["shape"] == [-1, -1]
 
 
 def test_dictionary_of_a_result_names_the_outputs(server: ServerProcess) -> None:

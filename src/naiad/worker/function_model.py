@@ -150,20 +150,32 @@ class FunctionModel:
                 {"name": n, "data_type": each.data_type or "TYPE_FP64", "dims": each.dims}
                 for n, each in outputs.items()
             ]
-        return [cls._tensor_of(name, array, has_batch) for name, array in results.items()]
+        longer = cls._longer_results(config, has_batch)
+        return [cls._tensor_of(name, array, longer.get(name, array), has_batch) for name, array in results.items()]
 
     @classmethod
-    def _tensor_of(cls, name: str, array: Any, has_batch: bool) -> dict[str, Any]:
+    def _longer_results(cls, config: Mapping[str, Any], has_batch: bool) -> dict[str, Any]:
+        """Return the results for a row whose variable dimensions are 2; none if the function does not take it."""
+        if not any(int(dim) < 0 for tensor in config["input"] for dim in tensor["dims"]):
+            return {}
+        try:
+            return dict(cls.call(cls._row_of_zeros(config, has_batch, length=2), has_batch))
+        except Exception:  # A function of the user raises anything; then one length is what it takes.
+            return {}
+
+    @classmethod
+    def _tensor_of(cls, name: str, array: Any, longer: Any, has_batch: bool) -> dict[str, Any]:
         # The row of zeros shows the number of dimensions, not their sizes for other inputs.
         count = max(1, array.ndim - has_batch)
-        dims = [1] if has_batch and array.shape[1:] in ((), (1,)) else [-1] * count
-        return {"name": name, "data_type": type_of_dtype(array.dtype), "dims": dims}
+        is_single = has_batch and array.shape[1:] in ((), (1,)) and longer.shape[1:] == array.shape[1:]
+        return {"name": name, "data_type": type_of_dtype(array.dtype), "dims": [1] if is_single else [-1] * count}
 
     @classmethod
-    def _row_of_zeros(cls, config: Mapping[str, Any], has_batch: bool) -> dict[str, Any]:
+    def _row_of_zeros(cls, config: Mapping[str, Any], has_batch: bool, length: int = 1) -> dict[str, Any]:
+        """Return a row of zeros; variable dimensions have a `length`."""
         inputs = {}
         for tensor in config["input"]:
-            shape = [max(1, int(dim)) for dim in tensor["dims"]]
+            shape = [int(dim) if int(dim) > 0 else length for dim in tensor["dims"]]
             text = tensor["data_type"] == "TYPE_STRING"
             dtype = np.object_ if text else pb_utils.triton_string_to_numpy(tensor["data_type"])
             array = np.zeros([1, *shape] if has_batch else shape, dtype)

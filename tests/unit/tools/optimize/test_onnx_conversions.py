@@ -143,3 +143,23 @@ def test_calibration_takes_samples_of_differing_lengths(tmp_path):
     wanted = [each for each in planned if each.name in ("source", "onnx-int8-entropy", "onnx-int8-percentile")]
     made = list(Converter.open(source, samples, tmp_path / "work").convert_all(wanted))
     assert [(each.status, each.reason) for each in made] == [(Status.CONVERTED, "")] * 3
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_bias_of_two_dimensions_is_quantized(tmp_path):
+    """ONNX Runtime's quantizer takes its elements for truth values."""
+    random = np.random.default_rng(2)
+    weights = [
+        numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name)
+        for name, shape in (("w", (8, 4)), ("b", (1, 4)))
+    ]
+    tensors = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", s])] for n, s in (("x", 8), ("y", 4)))
+    graph = helper.make_graph([helper.make_node("Gemm", ["x", "w", "b"], ["y"], "product")], "g", *tensors, weights)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx"
+    )
+    source = Source("m", Format.ONNX, tmp_path / "m.onnx", INPUTS)
+    made = convert_all(source, tmp_path / "work", ("onnx-int8-minmax",))
+    assert made["onnx-int8-minmax"].reason == ""
+    difference = np.abs(answers(made["onnx-int8-minmax"]) - answers(made["source"])).mean()
+    assert 0 < difference < 0.1 * np.abs(answers(made["source"])).mean()

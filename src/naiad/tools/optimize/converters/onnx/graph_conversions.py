@@ -133,8 +133,17 @@ def quantize_static(
         per_channel=bool(job.settings.get("per_channel", True)),
         calibrate_method=getattr(CalibrationMethod, methods[job.settings["calibration"]]),
         nodes_to_exclude=_kept(job),
-        extra_options=dict(options or {}),
+        extra_options={"QDQDisableWeightAdjustForInt32Bias": _has_wide_bias(graph), **(options or {})},
     )
+
+
+def _has_wide_bias(graph: Any) -> bool:
+    """Return whether a bias has several dimensions, for which the quantizer cannot adjust the scales of weights."""
+    wide = {each.name for each in graph.graph.initializer if len(each.dims) > 1}
+    return any(node.op_type in _WITH_BIAS and set(node.input[2:]) & wide for node in graph.graph.node)
+
+
+_WITH_BIAS = ("Gemm", "Conv", "ConvTranspose")
 
 
 def _prepared(job: ConversionJob) -> Any:
