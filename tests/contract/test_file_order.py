@@ -87,7 +87,7 @@ def test_seconds_of_a_run_replace_those_known(tmp_path):
     ]
 
 
-def test_cpu_time_of_a_test_is_in_its_last_report():
+def test_end_of_a_test_reports_its_cpu_time():
     counted = CpuOfTests()
     counted.pytest_collection_finish()
     found = []

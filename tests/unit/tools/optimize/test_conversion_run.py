@@ -67,7 +67,7 @@ def converter(tmp_path, monkeypatch):
 
 @pytest.fixture
 def in_this_process():
-    """For tests of what is converted again: subprocesses are tested by those of limits, crashes and logs."""
+    """For tests of what is converted again: the tests of limits, crashes and logs have subprocesses."""
     with conversions_here():
         yield
     for name in ("fake", "fake.converter"):
