@@ -25,6 +25,14 @@ _SOCKET = "listener.sock"
 Take = Callable[[Mapping[str, Any]], bool]
 
 
+_POOLINGS = {
+    "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
+    "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
+    "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
+}
+TASKS = ("text", "embedding")
+
+
 class GgufFile(ModelFile):
     """The model file of a version, and what its beginning says."""
 
@@ -35,15 +43,19 @@ class GgufFile(ModelFile):
             self.header: GgufHeader = read_gguf_header(self.path)
         except (ValueError, OSError) as error:
             raise self.error(str(error)) from error
+        self.parameters = Parameters(context.config, context.backend_config)
+        task = self.parameters.choice("task", TASKS, "embedding" if self.header.makes_vectors else "text")
+        self.makes_vectors = task == "embedding"
+        if self.makes_vectors and self.header.embedding_length < 1:
+            raise self.error("says nowhere how long its vectors are; its task is text")
 
 
 class LlamaServer:
     """Loads the weights once and generates for all instances at a time."""
 
-    def __init__(self, context: ModelContext) -> None:
+    def __init__(self, context: ModelContext, file: GgufFile) -> None:
         """Raises InferError for parameters and files that cannot be used."""
-        file = GgufFile(context)
-        parameters = Parameters(context.config, context.backend_config)
+        parameters = file.parameters
         known = file.header.context_length or MAX_CONTEXT_TOKENS
         window = parameters.count("context_tokens", min(known, DEFAULT_CONTEXT_TOKENS), maximum=known)
         if window < 16:
@@ -53,7 +65,7 @@ class LlamaServer:
         self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
         self._directory = Path(tempfile.mkdtemp(prefix="naiad-llamacpp-"))
         try:
-            self._server: Any = xllamacpp.Server(self._settings(context, file, parameters))
+            self._server: Any = xllamacpp.Server(self._settings(context, file))
         except Exception as error:  # the library raises RuntimeError for everything
             shutil.rmtree(self._directory, ignore_errors=True)
             raise file.error(
@@ -62,7 +74,8 @@ class LlamaServer:
                 internal,
             ) from error
 
-    def _settings(self, context: ModelContext, file: GgufFile, parameters: Parameters) -> Any:
+    def _settings(self, context: ModelContext, file: GgufFile) -> Any:
+        parameters = file.parameters
         slots = cpu_instance_count(context.config)
         settings = xllamacpp.CommonParams()
         settings.model.path = str(file.path)
@@ -73,6 +86,14 @@ class LlamaServer:
         settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
         settings.n_gpu_layers = parameters.count("gpu_layers", 0)
         settings.cache_ram_mib = parameters.count("cache_megabytes", _CACHE_MEGABYTES, maximum=1 << 20)
+        if file.makes_vectors:
+            settings.embedding = True
+            # A text is read at once: each of its tokens may depend on later ones.
+            settings.n_batch = settings.n_ubatch = self.window
+            default = "" if file.header.makes_vectors else "mean"
+            pooling = parameters.choice("pooling", tuple(_POOLINGS), default)
+            if pooling:
+                settings.pooling_type = _POOLINGS[pooling]
         settings.fit_params = False  # the owner's numbers hold
         settings.ctx_shift = False
         settings.warmup = False
@@ -87,6 +108,10 @@ class LlamaServer:
         """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again."""
         call = self._server.handle_chat_completions if is_chat else self._server.handle_completions
         call(dict(body), take)
+
+    def embed(self, text: str) -> Any:
+        """Return llama.cpp's answer with the vector of a text, of length 1."""
+        return self._server.handle_embeddings({"input": text})
 
     def close(self) -> None:
         """Release weights, threads and the listener."""

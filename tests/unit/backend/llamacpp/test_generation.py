@@ -97,6 +97,7 @@ def test_chat_has_tools_and_format():
         ({"text_input": b"\xff"}, "'text_input' is not UTF-8"),
         ({"messages": "{"}, "'messages' is no JSON"),
         ({"messages": "{}"}, "expected a JSON list"),
+        ({"messages": '["\\ud800"]'}, "'messages' is no JSON"),
         ({"text_input": "a", "sampling_parameters": "[" * 100_000}, "is no JSON"),
         ({"text_input": "a", "sampling_parameters": '{"n": 2}'}, "'n': 2; expected no such parameter"),
         ({"text_input": "a", "sampling_parameters": '{"max_tokens": 0}'}, "a whole number from 1"),
