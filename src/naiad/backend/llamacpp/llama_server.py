@@ -3,11 +3,9 @@
 The library opens a listener of its own. It gets a Unix socket in a private directory, and a random key.
 """
 
+import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import xllamacpp
@@ -15,13 +13,15 @@ import xllamacpp
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, find_model_file, reason
 from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header
-from naiad.core.errors import internal
+from naiad.core.errors import InferError, internal
+from naiad.files.temporary import OwnDirectory
 
 DEFAULT_CONTEXT_TOKENS = 4096
 """The most tokens of a prompt and its answer, unless the model has fewer or the owner says otherwise."""
 MAX_CONTEXT_TOKENS = 1 << 20
 _CACHE_MEGABYTES = 256
 _SOCKET = "listener.sock"
+_MAX_SOCKET_BYTES = 107
 Take = Callable[[Mapping[str, Any]], bool]
 
 
@@ -63,11 +63,14 @@ class LlamaServer:
         self.has_template = file.header.has_chat_template
         self.window = window
         self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
-        self._directory = Path(tempfile.mkdtemp(prefix="naiad-llamacpp-"))
+        self._directory = OwnDirectory("llamacpp")
         try:
             self._server: Any = xllamacpp.Server(self._settings(context, file))
+        except InferError:
+            self._directory.remove()
+            raise
         except Exception as error:  # the library raises RuntimeError for everything
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.remove()
             raise file.error(
                 f"cannot be loaded by llama.cpp: {reason(error)}. The file may be damaged, its architecture "
                 f"'{file.header.architecture}' unknown to xllamacpp {xllamacpp.__version__}, or the memory too small",
@@ -100,9 +103,15 @@ class LlamaServer:
         settings.verbosity = 0
         settings.ui = settings.endpoint_slots = False
         settings.n_threads_http = 1
-        settings.hostnames = [str(self._directory / _SOCKET)]
+        settings.hostnames = [self._socket()]
         settings.api_keys = [secrets.token_urlsafe(32)]
         return settings
+
+    def _socket(self) -> str:
+        path = self._directory.path / _SOCKET
+        if len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+            raise internal(f"{path} is too long for a Unix socket of llama.cpp; set TMPDIR to a shorter directory")
+        return str(path)
 
     def generate(self, body: Mapping[str, Any], take: Take, *, is_chat: bool) -> None:
         """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again."""
@@ -116,4 +125,4 @@ class LlamaServer:
     def close(self) -> None:
         """Release weights, threads and the listener."""
         self._server = None
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()
