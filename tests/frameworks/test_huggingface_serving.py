@@ -5,9 +5,11 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
+import transformers
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
@@ -41,6 +43,7 @@ def models(repository):
             "topics", "ForSequenceClassification",
             **label_config(("a", "b")), problem_type="multi_label_classification",
         ),
+        "judge": write("judge", "ForSequenceClassification", **label_config(("relevance",))),
         "entities": write("entities", "ForTokenClassification", **label_config(LABELS)),
     }  # fmt: skip
     write_pooling(repository / "cls" / "1", "cls_token", normalizes=False)
@@ -50,11 +53,15 @@ def models(repository):
 
 
 @pytest.fixture(scope="module")
-def client(repository, models, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as server:
-        connected = triton.InferenceServerClient(server.grpc_url)
+def server(repository, models, tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with triton.InferenceServerClient(server.grpc_url) as connected:
         yield connected
-        connected.close()
 
 
 def ask(client, model, texts, *outputs):
@@ -145,6 +152,29 @@ def test_similar_sentences_are_similar(client):
     similarity = vectors @ vectors.T
     assert min(similarity[0, 1], similarity[2, 3]) > 0.4
     assert similarity[:2, 2:].max() < 0.2
+
+
+def test_embeddings_of_the_openai_api(server, client):
+    """Its tokens, [CLS] and [SEP] of each text included, are the usage."""
+    body = {"model": "minilm", "input": SENTENCES}
+    found = httpx.post(f"http://{server.http_url}/v1/embeddings", json=body, timeout=300).json()
+    vectors = np.array([each["embedding"] for each in found["data"]])
+    np.testing.assert_allclose(vectors, ask(client, "minilm", SENTENCES, "embedding"), atol=1e-5)
+    assert found["usage"]["prompt_tokens"] == ask(client, "minilm", SENTENCES, "num_input_tokens").sum() > 24
+
+
+def test_cross_encoder_reranks(server, repository, models):
+    documents = ["the weather is good", "ada lives in paris"]
+    body = {"model": "judge", "query": "ada works", "documents": documents}
+    found = httpx.post(f"http://{server.http_url}/v1/rerank", json=body, timeout=300).json()
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(repository / "judge" / "1")
+    pairs = tokenizer(["ada works"] * 2, documents, return_tensors="pt", padding=True)
+    with torch.inference_mode():
+        wanted = models["judge"](**pairs).logits.sigmoid()[:, 0].numpy()
+    assert [each["index"] for each in found["results"]] == np.argsort(-wanted).tolist()
+    np.testing.assert_allclose(
+        [each["relevance_score"] for each in found["results"]], np.sort(wanted)[::-1], atol=1e-5
+    )
 
 
 def test_bare_directory_is_served(tmp_path):

@@ -24,6 +24,7 @@ instance_group { count: 2 kind: KIND_CPU }
 parameters { key: "context_tokens" value { string_value: "256" } }
 parameters { key: "num_threads" value { string_value: "1" } }
 """
+VECTORS = 'parameters { key: "task" value { string_value: "embedding" } }'
 PROMPT = "The capital of France is"
 SCHEMA = {
     "type": "object",
@@ -37,6 +38,8 @@ SCHEMA = {
 def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "smol", CONFIG, {})
+    write_model(repository, "vectors", CONFIG + VECTORS, {})
+    (repository / "vectors" / "1" / "model.gguf").symlink_to(MODEL)
     (repository / "smol" / "1" / "model.gguf").symlink_to(MODEL)
     with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
         yield running
@@ -54,7 +57,7 @@ def complete(client, **members):
 
 
 def test_completion_has_text_reason_and_usage(client):
-    assert [each.id for each in client.models.list()] == ["smol"]
+    assert [each.id for each in client.models.list()] == ["smol", "vectors"]
     found = complete(client, max_tokens=2)
     assert found.choices[0].text.startswith(" Paris")
     assert found.choices[0].finish_reason == "length"
@@ -198,6 +201,21 @@ def test_tensors_of_vllm(server):
     texts = b"".join(result.as_numpy("text_output")[0] for result, _ in results)
     assert texts.startswith(b" Paris")
     assert results[-1][0].as_numpy("num_output_tokens")[0] == 3
+
+
+def test_embeddings_have_length_one(client):
+    texts = ["A cat purrs.", "A dog barks.", "A cat purrs."]
+    found = client.embeddings.create(model="vectors", input=texts)
+    vectors = np.array([each.embedding for each in found.data])
+    assert vectors.shape == (3, 576)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+    np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-3)
+    assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
+    assert found.usage.prompt_tokens == sum(
+        client.embeddings.create(model="vectors", input=text).usage.prompt_tokens for text in texts
+    )
+    with pytest.raises(openai.BadRequestError, match="more tokens than the window of 256"):
+        client.embeddings.create(model="vectors", input="word " * 400)
 
 
 def test_bare_file_is_served(tmp_path):

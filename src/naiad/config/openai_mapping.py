@@ -249,6 +249,8 @@ def _mapping_of_form(config: ModelConfig) -> OpenAiMapping | None:
     if config.backend in TEXT_BACKENDS:
         return _mapping_of_texts(config)
     inputs = {each.name for each in config.input}
+    if config.backend == "llamacpp" and any(each.name == "embedding" for each in config.output):
+        return _by_itself("embedding", {"input": "text_input", "output": "embedding"}, config)
     if config.backend == "llamacpp":
         names = {"input": "text_input", "output": "text_output", "template": "json", "messages": "messages"}
         return _by_itself("chat", names, config)

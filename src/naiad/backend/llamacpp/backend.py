@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.llamacpp.generation import Emit, Generation
+from naiad.backend.llamacpp.llama_embedding import MAX_BATCH_SIZE, LlamaEmbeddingInstance, embedding_signature
 from naiad.backend.llamacpp.llama_request import read_llama_request
 from naiad.backend.llamacpp.llama_server import GgufFile, LlamaServer
 from naiad.backend.llamacpp.llama_tensors import SIGNATURE, ResponseTensors, completed_generation
-from naiad.backend.signature import SignatureCheck
+from naiad.backend.signature import SignatureCheck, completed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError, invalid_argument
@@ -30,7 +31,9 @@ class LlamaCppBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in the tensors and the transaction policy. Raises InferError for a file of another format."""
-        GgufFile(context)
+        file = GgufFile(context)
+        if file.makes_vectors:
+            return completed(context, lambda: embedding_signature(file.header.embedding_length), MAX_BATCH_SIZE)
         return completed_generation(context)
 
     def default_instance_count(self, context: ModelContext) -> int:
@@ -39,29 +42,34 @@ class LlamaCppBackend(Backend):
 
     def load(self, context: ModelContext) -> Model:
         """Check the configuration and load the weights. Raises InferError."""
-        config = context.config
+        config, file = context.config, GgufFile(context)
+        if file.makes_vectors:
+            SignatureCheck(config, embedding_signature(file.header.embedding_length)).check()
+            return LlamaModel(context, file)
         if not config.model_transaction_policy.decoupled or config.max_batch_size:
             raise invalid_argument(
                 f"model '{config.name}': the llamacpp backend needs model_transaction_policy {{ decoupled: true }} "
                 f"and max_batch_size: 0, not {config.max_batch_size}; it batches by itself, over the instances"
             )
         SignatureCheck(config, SIGNATURE).check()
-        return LlamaModel(context)
+        return LlamaModel(context, file)
 
 
 class LlamaModel(Model):
     """One loaded version."""
 
-    def __init__(self, context: ModelContext) -> None:
+    def __init__(self, context: ModelContext, file: GgufFile) -> None:
         """Load the weights. Raises InferError."""
-        self.server = LlamaServer(context)
+        self._context = context
+        self._makes_vectors = file.makes_vectors
+        self.server = LlamaServer(context, file)
         self.tensors = ResponseTensors(context.name, context.version)
         text = f"a window of {self.server.window} tokens for each instance"
         _log.info("model '%s' version %d: %s", context.name, context.version, text)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance, which uses a slot while it executes."""
-        return LlamaInstance(self)
+        return LlamaEmbeddingInstance(self._context, self.server) if self._makes_vectors else LlamaInstance(self)
 
     def close(self) -> None:
         """Release the weights."""

@@ -58,7 +58,7 @@ class Generation:
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
         if "error" in chunk:
-            raise _error_of(chunk["error"])
+            raise error_of(chunk["error"])
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk.get("choices", ()):
             delta = choice.get("delta") or {}
@@ -114,7 +114,8 @@ def _merge(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
             calls[index]["function"][name] += function.get(name) or ""
 
 
-def _error_of(found: Any) -> InferError:
+def error_of(found: Any) -> InferError:
+    """Return the error that llama.cpp has answered: a mistake of the client, or a failure."""
     message = str(found.get("message", found)) if isinstance(found, Mapping) else str(found)
     code = found.get("code", 500) if isinstance(found, Mapping) else 500
     make = invalid_argument if isinstance(code, int) and 400 <= code < 500 else internal

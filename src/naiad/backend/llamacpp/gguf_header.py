@@ -18,6 +18,8 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
 MAX_TEXT_BYTES = 16 << 20
+MAX_ELEMENTS = 1 << 24
+"""Limit of an array; vocabularies have some hundred thousand tokens."""
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 """Number of a type to its format."""
 _TEXT, _ARRAY = 8, 9
@@ -45,6 +47,11 @@ class GgufHeader:
     def embedding_length(self) -> int:
         """The length of its vectors; 0 if the file does not say it."""
         return self._number("embedding_length")
+
+    @property
+    def makes_vectors(self) -> bool:
+        """Whether the file says how the vectors of its tokens become one: then it is no model for text."""
+        return self._number("pooling_type") > 0
 
     @property
     def has_chat_template(self) -> bool:
@@ -86,10 +93,15 @@ def _read(file: BinaryIO, form: str) -> tuple[int, ...]:
     return struct.unpack(form, data)
 
 
-def _read_text(file: BinaryIO) -> str:
+def _text_size(file: BinaryIO) -> int:
     (size,) = _read(file, "<Q")
     if size > MAX_TEXT_BYTES:
         raise ValueError(f"has a text of {size} bytes in its metadata: it is damaged")
+    return size
+
+
+def _read_text(file: BinaryIO) -> str:
+    size = _text_size(file)
     data = file.read(size)
     if len(data) != size:
         raise ValueError("is cut off in its metadata; copy or download it again")
@@ -106,11 +118,14 @@ def _read_value(file: BinaryIO, kind: int, key: str) -> Value:
 
 def _skip_array(file: BinaryIO, key: str) -> None:
     kind, count = _read(file, "<IQ")
+    if count > MAX_ELEMENTS:
+        raise ValueError(
+            f"has an array '{excerpt(key)}' of {count} elements, more than {MAX_ELEMENTS}: it is damaged"
+        )
     if kind in _SCALARS:
         file.seek(count * struct.calcsize(_SCALARS[kind]), 1)
         return
     if kind != _TEXT:
         raise ValueError(f"has an array '{excerpt(key)}' of the type {kind}, which is not read")
     for _ in range(count):
-        (size,) = _read(file, "<Q")
-        file.seek(size, 1)
+        file.seek(_text_size(file), 1)

@@ -83,6 +83,8 @@ def _text(name: str, data: Any) -> str:
 def _json(name: str, text: str, kind: type) -> Any:
     try:
         found = json.loads(text)
+        # Halves of surrogate pairs, which llama.cpp does not take.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise invalid_argument(f"input '{name}' is no JSON: {excerpt(str(error))}") from error
     if not isinstance(found, kind):

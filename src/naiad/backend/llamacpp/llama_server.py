@@ -3,11 +3,9 @@
 The library opens a listener of its own. It gets a Unix socket in a private directory, and a random key.
 """
 
+import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import xllamacpp
@@ -15,14 +13,24 @@ import xllamacpp
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, find_model_file, reason
 from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header
-from naiad.core.errors import internal
+from naiad.core.errors import InferError, internal
+from naiad.files.temporary import OwnDirectory
 
 DEFAULT_CONTEXT_TOKENS = 4096
 """The most tokens of a prompt and its answer, unless the model has fewer or the owner says otherwise."""
 MAX_CONTEXT_TOKENS = 1 << 20
 _CACHE_MEGABYTES = 256
 _SOCKET = "listener.sock"
+_MAX_SOCKET_BYTES = 107
 Take = Callable[[Mapping[str, Any]], bool]
+
+
+_POOLINGS = {
+    "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
+    "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
+    "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
+}
+TASKS = ("text", "embedding")
 
 
 class GgufFile(ModelFile):
@@ -35,15 +43,19 @@ class GgufFile(ModelFile):
             self.header: GgufHeader = read_gguf_header(self.path)
         except (ValueError, OSError) as error:
             raise self.error(str(error)) from error
+        self.parameters = Parameters(context.config, context.backend_config)
+        task = self.parameters.choice("task", TASKS, "embedding" if self.header.makes_vectors else "text")
+        self.makes_vectors = task == "embedding"
+        if self.makes_vectors and self.header.embedding_length < 1:
+            raise self.error("says nowhere how long its vectors are; its task is text")
 
 
 class LlamaServer:
     """Loads the weights once and generates for all instances at a time."""
 
-    def __init__(self, context: ModelContext) -> None:
+    def __init__(self, context: ModelContext, file: GgufFile) -> None:
         """Raises InferError for parameters and files that cannot be used."""
-        file = GgufFile(context)
-        parameters = Parameters(context.config, context.backend_config)
+        parameters = file.parameters
         known = file.header.context_length or MAX_CONTEXT_TOKENS
         window = parameters.count("context_tokens", min(known, DEFAULT_CONTEXT_TOKENS), maximum=known)
         if window < 16:
@@ -51,18 +63,22 @@ class LlamaServer:
         self.has_template = file.header.has_chat_template
         self.window = window
         self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
-        self._directory = Path(tempfile.mkdtemp(prefix="naiad-llamacpp-"))
+        self._directory = OwnDirectory("llamacpp")
         try:
-            self._server: Any = xllamacpp.Server(self._settings(context, file, parameters))
+            self._server: Any = xllamacpp.Server(self._settings(context, file))
+        except InferError:
+            self._directory.remove()
+            raise
         except Exception as error:  # the library raises RuntimeError for everything
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.remove()
             raise file.error(
                 f"cannot be loaded by llama.cpp: {reason(error)}. The file may be damaged, its architecture "
                 f"'{file.header.architecture}' unknown to xllamacpp {xllamacpp.__version__}, or the memory too small",
                 internal,
             ) from error
 
-    def _settings(self, context: ModelContext, file: GgufFile, parameters: Parameters) -> Any:
+    def _settings(self, context: ModelContext, file: GgufFile) -> Any:
+        parameters = file.parameters
         slots = cpu_instance_count(context.config)
         settings = xllamacpp.CommonParams()
         settings.model.path = str(file.path)
@@ -73,22 +89,40 @@ class LlamaServer:
         settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
         settings.n_gpu_layers = parameters.count("gpu_layers", 0)
         settings.cache_ram_mib = parameters.count("cache_megabytes", _CACHE_MEGABYTES, maximum=1 << 20)
+        if file.makes_vectors:
+            settings.embedding = True
+            # A text is read at once: each of its tokens may depend on later ones.
+            settings.n_batch = settings.n_ubatch = self.window
+            default = "" if file.header.makes_vectors else "mean"
+            pooling = parameters.choice("pooling", tuple(_POOLINGS), default)
+            if pooling:
+                settings.pooling_type = _POOLINGS[pooling]
         settings.fit_params = False  # the owner's numbers hold
         settings.ctx_shift = False
         settings.warmup = False
         settings.verbosity = 0
         settings.ui = settings.endpoint_slots = False
         settings.n_threads_http = 1
-        settings.hostnames = [str(self._directory / _SOCKET)]
+        settings.hostnames = [self._socket()]
         settings.api_keys = [secrets.token_urlsafe(32)]
         return settings
+
+    def _socket(self) -> str:
+        path = self._directory.path / _SOCKET
+        if len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+            raise internal(f"{path} is too long for a Unix socket of llama.cpp; set TMPDIR to a shorter directory")
+        return str(path)
 
     def generate(self, body: Mapping[str, Any], take: Take, *, is_chat: bool) -> None:
         """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again."""
         call = self._server.handle_chat_completions if is_chat else self._server.handle_completions
         call(dict(body), take)
 
+    def embed(self, text: str) -> Any:
+        """Return llama.cpp's answer with the vector of a text, of length 1."""
+        return self._server.handle_embeddings({"input": text})
+
     def close(self) -> None:
         """Release weights, threads and the listener."""
         self._server = None
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()

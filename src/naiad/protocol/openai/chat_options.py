@@ -14,9 +14,9 @@ MAX_TOOLS = 128
 MAX_OPTION_BYTES = 256 << 10
 """Limit of `response_format` and of `tools` as JSON."""
 _REASONS = {
-    "logprobs": "the model gives no log probabilities",
+    "logprobs": "no such member: the model gives no log probabilities",
     "response_format": '{"type": "text"}: the model is not held to a grammar',
-    "tools": "the model calls no tools",
+    "tools": "no such member: the model calls no tools",
 }
 
 

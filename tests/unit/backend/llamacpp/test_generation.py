@@ -2,6 +2,7 @@
 
 import json
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,7 @@ def test_chat_has_tools_and_format():
         ({"text_input": b"\xff"}, "'text_input' is not UTF-8"),
         ({"messages": "{"}, "'messages' is no JSON"),
         ({"messages": "{}"}, "expected a JSON list"),
+        ({"messages": '["\\ud800"]'}, "'messages' is no JSON"),
         ({"text_input": "a", "sampling_parameters": "[" * 100_000}, "is no JSON"),
         ({"text_input": "a", "sampling_parameters": '{"n": 2}'}, "'n': 2; expected no such parameter"),
         ({"text_input": "a", "sampling_parameters": '{"max_tokens": 0}'}, "a whole number from 1"),
@@ -157,6 +159,24 @@ def test_tool_calls_are_put_together():
 
 def test_cancelled_request_ends_without_outputs():
     assert generated([piece("a"), piece("b"), LAST], text_input="p", cancel_after=1) == [({}, True)]
+
+
+def test_slow_client_holds_its_generation():
+    request = request_of(text_input="p", stream=True)
+    wanted = read_llama_request(request, has_template=True)
+    pieces = []
+    generation = Generation(
+        request, wanted, ResponseTensors("m", 1), lambda *pair: pieces.append(pair), lambda: False
+    )
+    request.is_paused = True
+    taken = threading.Thread(target=generation.take, args=(piece("a"),))
+    taken.start()
+    taken.join(0.1)
+    assert taken.is_alive()
+    request.is_paused = False
+    taken.join(60)
+    assert not taken.is_alive()
+    assert len(pieces) == 1
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ def test_file_that_is_cut_off(tmp_path, size):
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 40), "more than 65536"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 60), "a text of"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry("a", 9, struct.pack("<IQ", 8, 1 << 60)),
+            "more than 16777216",
+        ),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry("a", 9, struct.pack("<IQQ", 8, 1, 1 << 63)), "a text of"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry("a", 77, b""), "unknown type 77"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry("a", 9, struct.pack("<IQ", 9, 1)), "array 'a' of the type 9"),
     ],
