@@ -1,0 +1,79 @@
+"""The sizes of the loaded models on demand: measured when they load, corrected when they grow."""
+
+import sys
+from collections.abc import Collection, Mapping
+
+from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+
+_IMPORTED_MODULES = 20
+"""A load that imports more modules than this has loaded the library of a backend as well."""
+_LIBRARY_SHARE = 2
+_LIBRARY_BYTES = 8 << 20
+"""Such a load counts at most so much for the model: this many times its files, and this many bytes."""
+_LEAST_GROWTH_BYTES = 16 << 20
+_GROWTH_SHARE = 20
+"""Growth of the process counts beyond this, and beyond one part in so many of the budget."""
+_MOST_GROWTH = 4
+"""A model counts at most so many times its size after its load: caches and leaks of the server are not the models."""
+
+
+class ModelSizes:
+    """The bytes of this process that each loaded model has. Not thread-safe; the caller holds a lock."""
+
+    def __init__(self, meter: MemoryMeter) -> None:
+        self.meter = meter
+        self.own_bytes: dict[str, int] = {}
+        """The part of each loaded model in this process, without its workers."""
+        self._most_bytes: dict[str, int] = {}
+        self._base_bytes = -1
+        """The memory of the process without models; -1 before the first load."""
+
+    def note_loads(
+        self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, imported_count: int
+    ) -> None:
+        """Note models that were loaded together: the growth is split as their estimated sizes are.
+
+        `grown_bytes`: None for a load that could not be measured, which counts as estimated.
+        """
+        if self._base_bytes < 0:
+            self._base_bytes = begin_bytes
+        total = sum(estimates.values())
+        if grown_bytes is None:
+            self.meter.note_moved(total)
+        elif imported_count > _IMPORTED_MODULES:
+            model_bytes = min(grown_bytes, total * _LIBRARY_SHARE + _LIBRARY_BYTES)
+            self._base_bytes += grown_bytes - model_bytes
+            grown_bytes = model_bytes
+        for key, estimate in estimates.items():
+            if grown_bytes is None:
+                size_bytes = estimate
+            else:
+                size_bytes = grown_bytes * estimate // total if total else grown_bytes // len(estimates)
+            self.own_bytes[key] = size_bytes
+            self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
+
+    def forget(self, key: str) -> None:
+        """Note that a model was unloaded."""
+        self._most_bytes.pop(key, None)
+        self.meter.note_moved(-self.own_bytes.pop(key, 0))
+
+    def note_growth(self, active: Collection[str], budget_bytes: int) -> Collection[str]:
+        """Charge the growth of the process to the models that have executed; return those that have grown.
+
+        Called while nothing loads and nothing is unloaded.
+        """
+        sizes = {key: self.own_bytes[key] for key in active if self.own_bytes.get(key)}
+        total = sum(sizes.values())
+        if not total:
+            return ()
+        excess_bytes = self.meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values())
+        if excess_bytes < max(_LEAST_GROWTH_BYTES, budget_bytes // _GROWTH_SHARE):
+            return ()
+        for key, size_bytes in sizes.items():
+            self.own_bytes[key] = min(self._most_bytes[key], size_bytes + excess_bytes * size_bytes // total)
+        return sizes.keys()
+
+
+def imported_modules() -> int:
+    """Return the number of imported modules."""
+    return len(sys.modules)
