@@ -39,7 +39,7 @@ def respond(context: HttpContext, request_id: str, model: str, version: str, err
 
 
 def refuse(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
-    """Log a failure and respond with it, whatever it is."""
+    """Log a failure of any kind and respond with it."""
     request_id, message = log("HTTP", request_id, model, version, error, getattr(context, "key_name", ""))
     status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
@@ -117,7 +117,7 @@ def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str
 
 
 def refuse_infer(call: StatusReceiver, request_id: str, model: str, version: str, error: InferError) -> None:
-    """End an inference call with the status of `error`, whatever it is, and log the failure."""
+    """End an inference call with the status of any `error`, and log the failure."""
     request_id, message = log("gRPC", request_id, model, version, error, getattr(call, "key_name", ""))
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_TRAILER_SAFE).encode()

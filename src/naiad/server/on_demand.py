@@ -16,7 +16,7 @@ from naiad.telemetry.metrics.exposition import Row
 from naiad.telemetry.metrics.metrics import Registry
 
 _HELD_SHARE = 2
-"""Held requests have at most one part in so many of the request budget, those of a model one part in so many of it."""
+"""Held requests have at most half of the request budget, the held requests of one model half of that."""
 
 
 def on_demand_settings(options: ServerOptions) -> OnDemandSettings:
@@ -63,16 +63,8 @@ def show_on_demand(registry: Registry, models: OnDemandModels[Any], held: HeldRe
     registry.add_family("naiad_on_demand_models", "gauge", "Models on demand, by their state", phases)
     registry.add_family("naiad_on_demand_model_bytes", "gauge", "Measured memory of loaded models on demand", sizes)
     for name, text, read in (
-        (
-            "naiad_on_demand_budget_bytes",
-            "Memory that models on demand may take; 0: no limit",
-            lambda: models.budget_bytes,
-        ),
-        (
-            "naiad_on_demand_used_bytes",
-            "Memory that models on demand take or are about to take",
-            lambda: models.used_bytes,
-        ),
+        ("naiad_on_demand_budget_bytes", "Memory of models on demand; 0: no limit", lambda: models.budget_bytes),
+        ("naiad_on_demand_used_bytes", "Memory that models on demand take", lambda: models.used_bytes),
         ("naiad_held_requests", "Requests that wait for their model to be loaded", lambda: held.count),
         ("naiad_held_request_bytes", "Bytes of the requests that wait for their model", lambda: held.size_bytes),
     ):
@@ -81,11 +73,7 @@ def show_on_demand(registry: Registry, models: OnDemandModels[Any], held: HeldRe
         ("naiad_on_demand_loads_total", "Loads by requests", lambda: models.load_count),
         ("naiad_on_demand_load_failures_total", "Loads by requests that failed", lambda: models.failure_count),
         ("naiad_on_demand_evictions_total", "Unloads of models on demand", lambda: models.eviction_count),
-        (
-            "naiad_on_demand_reloads_total",
-            "Loads of models evicted less than 30 s before",
-            lambda: models.reload_count,
-        ),
+        ("naiad_on_demand_reloads_total", "Loads less than 30 s after an eviction", lambda: models.reload_count),
         ("naiad_held_requests_total", "Requests that have waited for their model", lambda: held.total_count),
         ("naiad_held_rejections_total", "Requests that could not wait: too many did", lambda: held.rejected_count),
     ):

@@ -1,9 +1,9 @@
 """Requests that wait for their model to be loaded. Everything here is on the event loop.
 
-A look-up that finds a model on demand not loaded raises `ColdModelError`. Whoever submits requests catches it, and
-has the request held with what to do then: look up again (`resume`), or answer with an error (`refuse`). Both are
-called at most once, and none of them after `HeldRequest.cancel`. Held requests of a model are resumed in their order,
-a few milliseconds at a time.
+A look-up that finds a model on demand not loaded raises `ColdModelError`. The caller, which submits a request,
+catches it and has the request held with what to do then: look up again (`resume`), or answer with an error
+(`refuse`). Both are called at most once, and none of them after `HeldRequest.cancel`. Held requests of a model are
+resumed in their order, a few milliseconds at a time.
 """
 
 import logging

@@ -19,7 +19,7 @@ class LoadMeasure:
 
     begin_bytes: int
     grown_bytes: int | None = None
-    """None while it loads, and for a load beside another, which cannot be told from it."""
+    """None while it loads, and if another load or an unload was in progress: their part cannot be separated."""
 
 
 class MemoryMeter:
@@ -29,30 +29,40 @@ class MemoryMeter:
         self._read_bytes = read_bytes
         self._lane = threading.Lock()
         self._lock = threading.Lock()
-        self._moved_bytes = 0
-        """What other models have added to the process less what they have given back, since its start."""
+        self._others = 0
+        """Loads without the lane and unloads in progress."""
+        self._others_begun = 0
 
     @contextmanager
     def measure(self) -> Iterator[LoadMeasure]:
         """Measure what the block adds to this process."""
-        has_lane = self._lane.acquire(timeout=_LANE_WAIT_S)
+        if not self._lane.acquire(timeout=_LANE_WAIT_S):
+            with self.disturb():
+                yield LoadMeasure(self._read_bytes())
+            return
         try:
             with self._lock:
-                moved_bytes = self._moved_bytes
+                is_alone, others_begun = not self._others, self._others_begun
             found = LoadMeasure(self._read_bytes())
             yield found
-            if has_lane:
-                with self._lock:
-                    others_bytes = self._moved_bytes - moved_bytes
-                found.grown_bytes = max(0, self._read_bytes() - found.begin_bytes - others_bytes)
+            with self._lock:
+                is_alone = is_alone and others_begun == self._others_begun
+            if is_alone:
+                found.grown_bytes = max(0, self._read_bytes() - found.begin_bytes)
         finally:
-            if has_lane:
-                self._lane.release()
+            self._lane.release()
 
-    def note_moved(self, size_bytes: int) -> None:
-        """Note what a model that was not measured has added, or with a negative size what one has given back."""
+    @contextmanager
+    def disturb(self) -> Iterator[None]:
+        """Let no load be measured while the block changes the memory of this process."""
         with self._lock:
-            self._moved_bytes += size_bytes
+            self._others += 1
+            self._others_begun += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._others -= 1
 
     def own_bytes(self) -> int:
         """Return the resident memory of this process."""

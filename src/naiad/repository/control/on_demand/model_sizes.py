@@ -9,12 +9,14 @@ _IMPORTED_MODULES = 20
 """A load that imports more modules than this has loaded the library of a backend as well."""
 _LIBRARY_SHARE = 2
 _LIBRARY_BYTES = 8 << 20
-"""Such a load counts at most so much for the model: this many times its files, and this many bytes."""
+"""Such a load counts for the model at most this multiple of its files, and these bytes."""
 _LEAST_GROWTH_BYTES = 16 << 20
 _GROWTH_SHARE = 20
-"""Growth of the process counts beyond this, and beyond one part in so many of the budget."""
+"""Growth of the process counts beyond this, and beyond this fraction of the budget: one part in twenty."""
 _MOST_GROWTH = 4
-"""A model counts at most so many times its size after its load: caches and leaks of the server are not the models."""
+"""A model counts at most this multiple of its size after its load: caches of the server are not the models."""
+
+_LEARNING_RATE = 0.2
 
 
 class ModelSizes:
@@ -24,7 +26,11 @@ class ModelSizes:
         self.meter = meter
         self.own_bytes: dict[str, int] = {}
         """The part of each loaded model in this process, without its workers."""
+        self._measured_bytes: dict[str, int] = {}
+        """What the last load of each model that was measured has added."""
         self._most_bytes: dict[str, int] = {}
+        self._ratio = 1.0
+        """Learned: the growth of a load / the size of the files."""
         self._base_bytes = -1
         """The memory of the process without models; -1 before the first load."""
 
@@ -33,29 +39,36 @@ class ModelSizes:
     ) -> None:
         """Note models that were loaded together: the growth is split as their estimated sizes are.
 
-        `grown_bytes`: None for a load that could not be measured, which counts as estimated.
+        `grown_bytes`: None for a load that could not be measured. It counts as it did before, or as its files let
+        expect from the loads that were measured.
         """
         if self._base_bytes < 0:
             self._base_bytes = begin_bytes
         total = sum(estimates.values())
-        if grown_bytes is None:
-            self.meter.note_moved(total)
-        elif imported_count > _IMPORTED_MODULES:
+        if grown_bytes is not None and imported_count > _IMPORTED_MODULES:
             model_bytes = min(grown_bytes, total * _LIBRARY_SHARE + _LIBRARY_BYTES)
             self._base_bytes += grown_bytes - model_bytes
             grown_bytes = model_bytes
+        elif grown_bytes is not None and total:
+            self._ratio += _LEARNING_RATE * (grown_bytes / total - self._ratio)
         for key, estimate in estimates.items():
             if grown_bytes is None:
-                size_bytes = estimate
+                size_bytes = self._measured_bytes.get(key, int(estimate * self._ratio))
             else:
                 size_bytes = grown_bytes * estimate // total if total else grown_bytes // len(estimates)
+                self._measured_bytes[key] = size_bytes
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
 
-    def forget(self, key: str) -> None:
+    def leave(self, key: str) -> None:
         """Note that a model was unloaded."""
         self._most_bytes.pop(key, None)
-        self.meter.note_moved(-self.own_bytes.pop(key, 0))
+        self.own_bytes.pop(key, None)
+
+    def forget(self, key: str) -> None:
+        """Note that a model is on demand no more, or has other files."""
+        self.leave(key)
+        self._measured_bytes.pop(key, None)
 
     def note_growth(self, active: Collection[str], budget_bytes: int) -> Collection[str]:
         """Charge the growth of the process to the models that have executed; return those that have grown.

@@ -31,7 +31,7 @@ _LOOK_S = 0.05
 """How often a load that waits for room looks whether sequences and requests have ended."""
 _SWEEP_S = 1.0
 _MOST_LOADERS = 64
-"""Loads with a thread, most of which wait for room; the others wait for one of these to end."""
+"""Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
 _STOPPING = "Server not ready"
 
 
@@ -303,8 +303,9 @@ class OnDemandModels(Generic[V]):
         if warning:
             _log.warning("%s", warning)
         if 0 < self._settings.budget_bytes < size_bytes:
-            reason = too_large(key, "it took", size_bytes, self._settings.budget_bytes)
-            self._controller.unload(key, {})
+            reason = too_large(name_of(key), "it took", size_bytes, self._settings.budget_bytes)
+            with self._sizes.meter.disturb():
+                self._controller.unload(key, {})
             self._note_left(key)
             self._catalog.note_failure(key, reason)
             raise unavailable(reason)
@@ -319,7 +320,7 @@ class OnDemandModels(Generic[V]):
         self._note_loads(keys, (), LoadMeasure(self._sizes.meter.own_bytes()), 0)
 
     def _measured(self, keys: Callable[[], Sequence[str]], load: Callable[[], None], protected: str = "") -> None:
-        """Load models and note their sizes, and those of the members that have come with them. Raises InferError."""
+        """Load models and note their sizes, and the sizes of members that have come with them. Raises InferError."""
         with self._changed:
             served = {each for key in keys() for each in self._residency.family(key) if self._catalog.is_served(each)}
         imported_count = imported_modules()
@@ -382,7 +383,8 @@ class OnDemandModels(Generic[V]):
         for key in group:
             _log.info("unloading '%s', which is on demand and was not used lately", key)
             try:
-                self._controller.unload(key, {})
+                with self._sizes.meter.disturb():
+                    self._controller.unload(key, {})
             except BaseException as error:
                 report(f"unloading model '{key}', which is on demand", error)
             self.eviction_count += 1
@@ -402,7 +404,7 @@ class OnDemandModels(Generic[V]):
 
     def _note_gone(self, key: str) -> None:
         """Note that nothing of a model is loaded any more; the lock is held."""
-        self._sizes.forget(key)
+        self._sizes.leave(key)
         if key in self._residency.models and self._residency.evicted(key, self._clock()):
             self._begin_load(key)
 

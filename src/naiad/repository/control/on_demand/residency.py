@@ -311,7 +311,7 @@ class Residency:
         return list(self._enough(missing_bytes, uses, now_s, idle_only=True))
 
     def idle(self, uses: Uses, now_s: float) -> list[list[str]]:
-        """Return the groups to unload because nobody has used them for long enough."""
+        """Return the groups to unload because no request has come for long enough."""
         found: list[list[str]] = []
         for name, model in self.models.items():
             limit_s = model.policy.idle_unload_s
