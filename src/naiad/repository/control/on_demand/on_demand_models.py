@@ -156,6 +156,7 @@ class OnDemandModels(Generic[V]):
         file_bytes = sum(_directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
         with self._changed:
             self._residency.add(key, policy, file_bytes, member_names(plan.config))
+            self._sizes.forget(key)  # its files may be other ones
             self._know(key, plan.versions, plan.config)
         self._catalog.note_cold(key, plan.versions)
         self._start_sweeper()
