@@ -25,9 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 BUDGET_MB = 96
 MODEL_MB = 12
-COUNT = 20
+COUNT = 12
 CLIENTS = 8
-REQUESTS = 12
+REQUESTS = 4
 COLD = "on demand: not loaded now, the next request loads it"
 
 
@@ -64,6 +64,7 @@ def write_models(root: Path) -> None:
         [tensor("IN", dims="-1")],
         [tensor("OUT", dims="-1")],
         [("m0", {"X": "IN"}, {"Y": "MIDDLE"}), ("m1", {"X": "MIDDLE"}, {"Y": "OUT"})],
+        max_batch_size=4,
     )
     write_script(root, "caller")
     write_script(root, "called")
@@ -160,7 +161,7 @@ def test_failure_reaches_the_client_and_pauses(server: ServerProcess) -> None:
     assert server.get("/v2/health/ready").status == 200
 
 
-def test_model_above_the_budget_is_refused_with_both_sizes(server: ServerProcess) -> None:
+def test_model_above_the_budget_is_refused(server: ServerProcess) -> None:
     body = {"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
     answer = server.post("/v2/models/large/infer", body)
     assert answer.status == 503
@@ -169,7 +170,7 @@ def test_model_above_the_budget_is_refused_with_both_sizes(server: ServerProcess
     assert f"{BUDGET_MB * 1_000_000} bytes" in text
 
 
-def test_call_of_a_model_loads_another_beyond_the_budget(server: ServerProcess) -> None:
+def test_call_loads_a_model_beyond_the_budget(server: ServerProcess) -> None:
     code = "response = call('called', CODE=np.array(['result = 5'], object))\nresult = described(response)"
     assert "5" in str(run_code(server, code, model="caller"))
     assert metric(server, "naiad_held_requests") == 0

@@ -215,8 +215,11 @@ def _load_each(controller: ModelController[V], on_demand: OnDemandModels[V] | No
         try:
             keys = [] if on_demand is None else controller.catalog.named(name)
             loads_later = [on_demand is not None and on_demand.register(key) for key in keys]
-            if not loads_later or not all(loads_later):
-                controller.load(name, {}, is_by_client=False)
+            load_now = functools.partial(controller.load, name, {}, is_by_client=False)
+            if on_demand is None:
+                load_now()
+            elif not loads_later or not all(loads_later):
+                on_demand.load_by_command(name, load_now)
         except InferError:
             return False  # the reason is in the log
         return True

@@ -127,8 +127,11 @@ class OnDemandModels(Generic[V]):
     def register(self, key: str) -> bool:
         """Return whether a model is on demand and not served; then it is known from now on, and not loaded.
 
-        Raises InferError if its configuration cannot be used, which the index shows.
+        In a server that loads models at start, one that names the policy itself is loaded as well: its files would be
+        opened twice. Raises InferError if its configuration cannot be used, which the index shows.
         """
+        if not self._settings.default.is_on_demand:
+            return False
         try:
             entry = self._catalog.stores.find(key)
         except (InferError, OSError):

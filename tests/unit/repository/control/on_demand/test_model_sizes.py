@@ -20,7 +20,7 @@ def test_load_beside_an_unload_is_not_measured() -> None:
     assert measure.grown_bytes is None
 
 
-def test_load_that_was_not_measured_counts_as_before_or_as_others() -> None:
+def test_unmeasured_load_counts_as_before_or_learned() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
     for number in range(100):
         sizes.note_loads({f"m{number}": MB}, 0, 3 * MB, imported_count=0)
@@ -30,7 +30,7 @@ def test_load_that_was_not_measured_counts_as_before_or_as_others() -> None:
     assert abs(sizes.own_bytes["new"] - 6 * MB) < MB // 100
 
 
-def test_library_of_a_backend_does_not_count_for_its_first_model() -> None:
+def test_library_does_not_count_for_the_first_model() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
     sizes.note_loads({"a": MB}, 100 * MB, 60 * MB, imported_count=100)
     assert sizes.own_bytes == {"a": 10 * MB}
@@ -38,7 +38,7 @@ def test_library_of_a_backend_does_not_count_for_its_first_model() -> None:
     assert sizes.own_bytes["b"] == 2 * MB
 
 
-def test_growth_is_charged_to_active_models_within_a_limit() -> None:
+def test_growth_is_charged_to_active_models() -> None:
     resident = [100 * MB]
     sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
     sizes.note_loads({"a": 10 * MB, "b": 30 * MB}, 100 * MB, 40 * MB, imported_count=0)
@@ -57,7 +57,7 @@ def test_workers_count_with_their_whole_memory() -> None:
     assert workers_bytes([]) == 0
 
 
-def test_models_that_come_back_too_often_are_noted_once_in_a_while() -> None:
+def test_frequent_reloads_are_noted_once() -> None:
     reloads = Reloads()
     warnings = [reloads.note_load(evicted_s=now_s - 5.0, now_s=now_s) for now_s in map(float, range(100, 400, 2))]
     assert [bool(warning) for warning in warnings].count(True) == 1

@@ -210,7 +210,7 @@ def test_measured_size_counts_instead_of_the_files(scenes: Callable[..., Scene])
     assert models.used_bytes == 3 * MB
 
 
-def test_model_that_takes_more_than_the_budget_is_refused(scenes: Callable[..., Scene]) -> None:
+def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None:
     scene = scenes(budget=2 * MB)
     scene.loader.factor = 3
     scene.write("a")
@@ -253,7 +253,7 @@ def test_many_requests_load_once(scenes: Callable[..., Scene]) -> None:
     assert scene.loader.loads == ["a"]
 
 
-def test_race_for_more_models_than_fit_ends_without_errors(scenes: Callable[..., Scene]) -> None:
+def test_race_for_many_models_ends_without_errors(scenes: Callable[..., Scene]) -> None:
     scene = scenes(budget=5 * MB)
     names = [f"m{index:02}" for index in range(50)]
     for name in names:

@@ -25,7 +25,7 @@ def load(residency: Residency, name: str, now_s: float = 0.0, size: int = 4 * MB
     residency.loaded(name, size, now_s, is_protected=False)
 
 
-def test_second_request_of_a_loading_model_does_not_load() -> None:
+def test_second_request_begins_no_load() -> None:
     residency = table()
     assert residency.ask("m0", 0.0) is Ask.BEGIN
     assert residency.ask("m0", 0.0) is Ask.HELD
@@ -69,7 +69,7 @@ def test_busy_model_leaves_after_idle_ones() -> None:
     ],
     ids=["sequence", "residence", "held-requests"],
 )
-def test_model_that_may_not_leave_keeps_the_next_waiting(use: Use, policy: LoadPolicy, is_protected: bool) -> None:
+def test_next_model_waits_for_one_that_stays(use: Use, policy: LoadPolicy, is_protected: bool) -> None:
     residency = table(5 * MB, policy=policy)
     load(residency, "m0")
     residency.models["m0"].is_protected = is_protected
@@ -89,7 +89,7 @@ def test_call_of_a_running_model_exceeds_the_budget() -> None:
     assert residency.used_bytes == 8 * MB
 
 
-def test_model_above_the_budget_is_refused_with_both_sizes() -> None:
+def test_model_above_the_budget_is_refused() -> None:
     residency = table(3 * MB)
     residency.ask("m0", 0.0)
     refusal = residency.room("m0", dict, 0.0).refusal
@@ -97,7 +97,7 @@ def test_model_above_the_budget_is_refused_with_both_sizes() -> None:
     assert "3000000 bytes" in refusal
 
 
-def test_failed_load_is_refused_until_a_growing_pause_is_over() -> None:
+def test_failed_load_has_a_growing_pause() -> None:
     residency = table()
     now_s = 0.0
     for pause_s in (1.0, 2.0, 4.0):
@@ -143,7 +143,7 @@ def test_member_of_a_loading_ensemble_stays() -> None:
     assert residency.room("m2", lambda: {"m1": Use(4.0)}, 5.0).victims == [["m1"]]
 
 
-def test_small_models_do_not_pass_a_large_one_in_the_line() -> None:
+def test_small_models_do_not_overtake_a_large_one() -> None:
     residency = table(10 * MB, count=2)
     residency.add("large", ON_DEMAND, 9 * MB)
     residency.add("small", ON_DEMAND, 1 * MB)
@@ -157,7 +157,7 @@ def test_small_models_do_not_pass_a_large_one_in_the_line() -> None:
     assert residency.room("large", dict, 2.0).is_admitted
 
 
-def test_loads_behind_a_stuck_one_take_the_room_there_is() -> None:
+def test_loads_behind_a_stuck_one_proceed() -> None:
     residency = table(10 * MB, count=1)
     residency.add("large", ON_DEMAND, 9 * MB)
     residency.add("small", ON_DEMAND, 1 * MB)
@@ -299,7 +299,7 @@ class OnDemand(RuleBasedStateMachine):
                 self.evict(room.victims)
                 if room.is_admitted:
                     self.residency.loaded(name, SIZES[name] << 16, self.now_s)
-        raise AssertionError(f"{waiting} wait for ever")
+        raise AssertionError(f"{waiting} wait without end")
 
 
 TestOnDemand = OnDemand.TestCase
