@@ -129,11 +129,10 @@ def ideal_hit_rate(order: Sequence[str], room: int) -> float:
 
 def metrics(url: str) -> dict[str, float]:
     """Return the metrics about models on demand."""
-    with urllib.request.urlopen(f"http://{url}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(url.removesuffix("/metrics") + "/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
-    return {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if "demand" in line[:16])
-    }
+    found = [line.rpartition(" ") for line in lines if line.startswith("naiad_on_demand_")]
+    return {name: float(value) for name, _, value in found}
 
 
 def measure_on_demand(root: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, object]:
@@ -149,7 +148,7 @@ def measure_on_demand(root: Path, names: Sequence[str], options: argparse.Namesp
         asyncio.run(send(url, server.pid, names[:1], 1, 0.1, 0.0))
         base_bytes = memory(server.pid).rss
         traffic = asyncio.run(send(url, server.pid, names, options.clients, options.seconds, options.zipf))
-        found = metrics(urls["metrics"].removeprefix("http://"))
+        found = metrics(urls["metrics"])
     finally:
         server.close()
     budget = budget_bytes(options.budget, 0)

@@ -170,6 +170,18 @@ def test_model_above_the_budget_is_refused(server: ServerProcess) -> None:
     assert f"{BUDGET_MB * 1_000_000} bytes" in text
 
 
+def test_request_waits_for_its_timeout_at_most(server: ServerProcess) -> None:
+    tensors = [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]
+    cold = next(name for name, (state, _) in states(server).items() if name[0] == "m" and state == "UNAVAILABLE")
+    answer = server.post(f"/v2/models/{cold}/infer", {"inputs": tensors, "parameters": {"timeout": 1}})
+    assert answer.status == 503
+    assert "within the timeout of the request" in json.loads(answer.body)["error"]
+    with grpcclient.InferenceServerClient(server.grpc_url.removeprefix("http://")) as client:
+        cold = next(name for name, (state, _) in states(server).items() if name[0] == "m" and state == "UNAVAILABLE")
+        with pytest.raises(InferenceServerException, match="within the timeout"):
+            client.infer(cold, [grpc_input(1.0)], timeout=1)
+
+
 def test_call_loads_a_model_beyond_the_budget(server: ServerProcess) -> None:
     code = "response = call('called', CODE=np.array(['result = 5'], object))\nresult = described(response)"
     assert "5" in str(run_code(server, code, model="caller"))

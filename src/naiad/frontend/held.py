@@ -9,8 +9,13 @@ from naiad.core.model import name_of
 from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall, HttpContext
+from naiad.protocol.json.document import SHORT_BYTES
+from naiad.protocol.json.tree import parse_infer_document
 
 _log = logging.getLogger(__name__)
+_JSON_LENGTH = b"inference-header-content-length"
+_MAX_DIGITS = 20
+_TIMEOUT = b'"timeout"'
 
 Refuse = Callable[[InferError], object]
 
@@ -37,6 +42,7 @@ def hold_context(context: HttpContext, cold: ColdModelError, handle: Callable[[]
             partial(end, partial(_handle, handle, refuse, context.path)),
             lambda error: end(partial(refuse, error)),
             since_ns=context.arrival_ns,
+            deadline_ns=_deadline_ns(context),
         )
     except InferError as error:
         refuse(error)
@@ -44,8 +50,30 @@ def hold_context(context: HttpContext, cold: ColdModelError, handle: Callable[[]
     context.on_disconnect = leave
 
 
-def hold_call(call: GrpcCall, size_bytes: int, cold: ColdModelError, handle: Callable[[], object]) -> None:
-    """Hold a unary gRPC call, and handle it again when its model is loaded. The transport knows its deadline."""
+def _deadline_ns(context: HttpContext) -> int:
+    """Return when the timeout in the JSON of a request has passed; 0 without one, and for a large or coded body."""
+    length = context.headers.get(_JSON_LENGTH, b"")
+    end = int(length) if length.isdigit() and len(length) < _MAX_DIGITS else len(context.body)
+    if end > SHORT_BYTES:
+        return 0
+    text = bytes(context.body[:end])
+    if _TIMEOUT not in text:
+        return 0
+    try:
+        parameters = parse_infer_document(text).get("parameters")
+    except InferError:
+        return 0  # its route reports the mistake
+    timeout_us = parameters.get("timeout") if isinstance(parameters, dict) else None
+    return context.arrival_ns + timeout_us * 1000 if isinstance(timeout_us, int) and timeout_us > 0 else 0
+
+
+def hold_call(
+    call: GrpcCall, size_bytes: int, cold: ColdModelError, handle: Callable[[], object], timeout_us: int = 0
+) -> None:
+    """Hold a unary gRPC call, and handle it again when its model is loaded.
+
+    `timeout_us`: of its request, 0 for none. The transport knows the deadline of the call.
+    """
 
     def refuse(error: InferError) -> None:
         failed_requests.refuse_infer(call, "", name_of(cold.key), "", error)
@@ -65,6 +93,7 @@ def hold_call(call: GrpcCall, size_bytes: int, cold: ColdModelError, handle: Cal
             partial(end, partial(_handle, handle, refuse, call.path)),
             lambda error: end(partial(refuse, error)),
             since_ns=call.arrival_ns,
+            deadline_ns=call.arrival_ns + timeout_us * 1000 if timeout_us else 0,
         )
     except InferError as error:
         refuse(error)

@@ -90,21 +90,31 @@ class InferenceGrpcService:
             else:
                 self._control(call, message)
         except ColdModelError as cold:
-            handle = self._infer if call.path == _MODEL_INFER else self._control
-            self._hold(call, len(message), cold, partial(handle, call, message))
+            if call.path == _MODEL_INFER:
+                timeout_us = self._decode(message)[0].timeout_us
+                self._hold(call, len(message), cold, partial(self._infer, call, message), timeout_us)
+            else:
+                self._hold(call, len(message), cold, partial(self._control, call, message))
         except Exception:
             self._fail(call)
 
-    def _hold(self, call: GrpcCall, size_bytes: int, cold: ColdModelError, handle: Callable[[], object]) -> None:
-        """Hold a call until its model is loaded."""
+    def _hold(
+        self,
+        call: GrpcCall,
+        size_bytes: int,
+        cold: ColdModelError,
+        handle: Callable[[], object],
+        timeout_us: int = 0,
+    ) -> None:
+        """Hold a call until its model is loaded, for the timeout of its request at most."""
 
         def act() -> None:
             try:
                 handle()
             except ColdModelError as again:  # it was evicted meanwhile
-                self._hold(call, size_bytes, again, handle)
+                self._hold(call, size_bytes, again, handle, timeout_us)
 
-        hold_call(call, size_bytes, cold, act)
+        hold_call(call, size_bytes, cold, act, timeout_us)
 
     def _fail(self, call: GrpcCall) -> None:
         """End a call whose handler has raised: a defect fails one call, not the connection."""
@@ -229,7 +239,8 @@ class InferenceGrpcService:
         try:
             self._infer(call, b"", prepared)
         except ColdModelError as cold:
-            self._hold(call, size_bytes, cold, partial(self._infer, call, b"", prepared))
+            timeout_us = prepared[0][0].timeout_us
+            self._hold(call, size_bytes, cold, partial(self._infer, call, b"", prepared), timeout_us)
         except Exception:
             _log.exception("gRPC call %s failed", call.path)
             failed_requests.finish(call, internal(f"internal error in {call.path}; see the server log"))

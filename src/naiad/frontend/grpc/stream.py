@@ -263,7 +263,9 @@ class InferStream:
             self._reject_large(message, error)
 
         try:
-            self._held = cold.held.hold(cold, len(message), resume, refuse)
+            timeout_us = prepared[0][0].timeout_us
+            deadline_ns = time.monotonic_ns() + timeout_us * 1000 if timeout_us else 0
+            self._held = cold.held.hold(cold, len(message), resume, refuse, deadline_ns=deadline_ns)
         except InferError as error:
             refuse(error)
             return

@@ -17,6 +17,8 @@ _MOST_GROWTH = 4
 """A model counts at most this multiple of its size after its load: caches of the server are not the models."""
 
 _LEARNING_RATE = 0.2
+_LEAST_SHARE = 2
+"""A model counts at least half of its files: the heap may have had room that an earlier model has left."""
 
 
 class ModelSizes:
@@ -56,6 +58,7 @@ class ModelSizes:
                 size_bytes = self._measured_bytes.get(key, int(estimate * self._ratio))
             else:
                 size_bytes = grown_bytes * estimate // total if total else grown_bytes // len(estimates)
+                size_bytes = max(size_bytes, estimate // _LEAST_SHARE)
                 self._measured_bytes[key] = size_bytes
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
