@@ -160,6 +160,11 @@ class Instance(abc.ABC):
         """Number of restarts of its worker process."""
         return 0
 
+    @property
+    def process_ids(self) -> Sequence[int]:
+        """The process that executes for this instance, if it is another one than the server."""
+        return ()
+
     def warm_up_after_restart(self, warm_up: Callable[[], None]) -> None:  # noqa: B027 - most instances start once
         """Take what has to be executed whenever the instance has started again, before its `health` says so.
 

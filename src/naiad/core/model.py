@@ -13,6 +13,10 @@ UNLOADED = "unloaded"
 """Triton: the reason of a version that was unloaded on purpose; strict readiness compares exactly this text."""
 
 
+COLD = "on demand: not loaded now, the next request loads it"
+"""naiad: the reason of a version that its next request loads."""
+
+
 class ModelKey(str):
     """Identifies a model among models of equal names: the repository (the namespace) and the name.
 
@@ -75,7 +79,7 @@ class IndexEntry:
     @property
     def is_wanted(self) -> bool:
         """Whether this version should be served, successfully or not."""
-        is_out = self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
+        is_out = self.state is ModelState.UNAVAILABLE and self.reason in (UNLOADED, COLD)
         return not (is_out or self.state is ModelState.UNLOADING)
 
 

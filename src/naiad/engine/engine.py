@@ -1,9 +1,11 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models through its parts."""
 
+from naiad.core.ports import Loop
 from naiad.engine.in_flight import InFlight
 from naiad.engine.inference import Inference
 from naiad.engine.live_state import LiveState
 from naiad.engine.model_table import ModelTable
+from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.repository_commands import RepositoryCommands
@@ -50,7 +52,14 @@ class Engine:
         self.rollout_commands = RolloutCommands(self.phase, self.models, self.rollouts, self.repository, processes)
         """Query and change rollouts."""
 
-    def attach(self, control: RepositoryControl[Served]) -> None:
-        """Connect the repository; called once, before the frontends start."""
+    def attach(
+        self, control: RepositoryControl[Served], loop: Loop | None = None, limits: HoldLimits | None = None
+    ) -> None:
+        """Connect the repository; called once, before the frontends start.
+
+        With a `loop`, requests for models on demand are held there, within `limits`.
+        """
         self.models.catalog = control.catalog
         self.repository.control = control
+        if loop is not None and control.on_demand is not None:
+            self.models.held = HeldRequests(control.on_demand, loop, limits or HoldLimits())

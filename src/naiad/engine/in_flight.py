@@ -14,8 +14,9 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Requests queued or executing, over all models."""
-        return sum(served.in_flight_count for served in self._models.all_versions())
+        """Requests queued or executing, over all models, and those that wait for their model to be loaded."""
+        held_count = 0 if self._models.held is None else self._models.held.count
+        return held_count + sum(served.in_flight_count for served in self._models.all_versions())
 
     def versions(self) -> list[tuple[str, str, int]]:
         """Return the name, version and number of requests of every model that has queued or executing ones."""
@@ -30,6 +31,8 @@ class InFlight:
 
     def abort(self, reason: str) -> None:
         """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
+        if self._models.held is not None:
+            self._models.held.abort(reason)
         # Ensembles first: otherwise failures in their members would be reported as the members' failures.
         for served in sorted(self._models.all_versions(), key=lambda served: bool(served.instances)):
             served.abort(reason)

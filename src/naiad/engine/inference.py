@@ -7,6 +7,8 @@ from naiad.core.errors import InferError, unavailable
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.engine.model_table import ModelTable
+from naiad.engine.on_demand.held_inference import WaitsForLoad, hold_request
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
@@ -16,6 +18,10 @@ from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
 if TYPE_CHECKING:
     from naiad.telemetry.traffic import Recorder
+
+
+_MOST_TENSORS = 1024
+"""Inputs and outputs of a request for a model that is not loaded: what it has is not known."""
 
 
 class Inference:
@@ -45,7 +51,11 @@ class Inference:
         # hot: once a request
         header = request.header
         if served is None:
-            served = self.served(header.model_name, header.model_version)
+            try:
+                served = self.served(header.model_name, header.model_version)
+            except ColdModelError as cold:
+                hold_request(request, cold, self.submit)
+                return
         # The tracer comes second: it finds the parents of traces by their callbacks.
         recording = None if self.recorder is None else self.recorder.begin(request)
         trace = None if self._begin_trace is None else self._begin_trace(request)
@@ -76,16 +86,22 @@ class Inference:
 
         Called on the loop. A dropped request gets the response CANCELLED before this returns True.
         """
-        served: Served | None = request.model
+        served: Served | WaitsForLoad | None = request.model
         return served is not None and served.cancel(request)
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Return whether a model is decoupled. Raises NOT_FOUND for an unknown model."""
-        return self.served(name, version).is_decoupled
+        try:
+            return self.served(name, version).is_decoupled
+        except ColdModelError as cold:
+            return cold.held.is_decoupled(name)
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         """Return the limits of a request for a model. Raises NOT_FOUND for an unknown model."""
-        config = self.served(name, version).config
+        try:
+            config = self.served(name, version).config
+        except ColdModelError:
+            return RequestLimits(name, _MOST_TENSORS, _MOST_TENSORS)
         return RequestLimits(name, len(config.input), len(config.output))
 
     # --- tracing --------------------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 
 if TYPE_CHECKING:
+    from naiad.engine.on_demand.held_requests import HeldRequests
     from naiad.repository.catalog import Catalog
+    from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 Rows = dict[str, dict[str, Served]]
 """Key or name of a model to its versions."""
@@ -32,6 +34,10 @@ class ModelTable:
         self._rollouts = rollouts
         self.catalog: Catalog[Served] | None = None
         """Knows the models that are not ready. Set once, before the frontends start."""
+        self.held: HeldRequests | None = None
+        """Knows the models on demand, and holds requests for them. Set once, before the frontends start."""
+        self.left: dict[str, Sequence[ModelStatistics]] = {}
+        """The counts of models on demand that are not loaded now."""
         self.suggests_models = True
         """Whether the error of an unknown model may name a similar one: every client may read the index."""
         self.rows: Rows = {}
@@ -51,9 +57,14 @@ class ModelTable:
         Only the versions of the model `name` have changed.
         """
         with self._lock:
+            before = self.known.get(name)
             self.known = ready
             if not ready.get(name):
                 self._rollouts.forget(name)
+                if before and self.held is not None and self.held.knows(name):
+                    self.left[name] = [served.statistics for _, served in sorted(before.items())]
+            else:
+                self.left.pop(name, None)
             self._replace_row(name)
 
     def set_rollout(self, key: str, state: RolloutState, *, is_stored: bool) -> None:
@@ -102,7 +113,11 @@ class ModelTable:
         return [served for row in self.rows.values() for version, served in row.items() if version.isdigit()]
 
     def missing(self, name: str, version: str) -> InferError:
-        """Return the error of a look-up that has found nothing."""
+        """Return the error of a look-up that has found nothing; a `ColdModelError` if its request is to be held."""
+        if self.held is not None and name not in self.named:
+            cold = self.held.cold(name)
+            if cold is not None:
+                return cold
         rows = self.index_rows(name)
         if self._phase.is_starting and (not rows or any(row.state is ModelState.LOADING for row in rows)):
             return still_loading(name)

@@ -1,6 +1,6 @@
 """What there is to know about a server and its models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -16,7 +16,7 @@ from naiad.engine.model_table import ModelTable
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.rollout.rollout_model import RolloutModel
-from naiad.engine.serving.served import explain
+from naiad.engine.serving.served import Served, explain
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from naiad.telemetry.statistics.version_statistics import Explanation, VersionStatistics
@@ -87,6 +87,8 @@ class Views:
             return not served.health and all(instance.says_ready for instance in served.instances)
         if version not in ("", "-1", *NAMES) and not is_version(version):
             raise bad_version(version)
+        if row is None and self._models.held is not None and self._models.held.is_answerable(name):
+            return True  # a request for it is answered: it loads the model
         self._models.index_rows(name)  # may raise
         return False
 
@@ -143,17 +145,24 @@ class Views:
     def _counted(self, name: str, version: str) -> Sequence[ModelStatistics]:
         named = self._models.named.get(name)
         if not name:
-            rows = [row for _, row in sorted(self._models.rows.items())]
-        elif named is not None:
-            rows = [named]
-        else:
-            self._models.index_rows(name)
-            raise invalid_argument(f"requested model '{excerpt(name)}' is not available")
+            loaded = {key: _counts_of(row) for key, row in self._models.rows.items()}
+            return [each for _, counts in sorted({**self._models.left, **loaded}.items()) for each in counts]
+        counts = self._counts_of_cold(name) if named is None else _counts_of(named)
         if version not in ("", "-1"):
-            if version not in rows[0]:
+            if named is not None and version in named:
+                return [named[version].statistics]
+            counts = [each for each in counts if each.version == version]
+            if not counts:
                 raise invalid_argument(f"requested model version is not available for model '{excerpt(name)}'")
-            return [rows[0][version].statistics]
-        return [row[v].statistics for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)]
+        return counts
+
+    def _counts_of_cold(self, name: str) -> Sequence[ModelStatistics]:
+        """Return the counts of a model on demand that is not loaded; they begin again when it is loaded."""
+        held = self._models.held
+        if held is not None and held.knows(name):
+            return self._models.left.get(name) or held.new_counts(name)
+        self._models.index_rows(name)
+        raise invalid_argument(f"requested model '{excerpt(name)}' is not available")
 
     # --- the index ------------------------------------------------------------------------------------------------
 
@@ -178,6 +187,10 @@ class Views:
     def metrics_in_slices(self) -> Slices[Sequence[bytes]]:
         """Return the parts of `metrics_text`; yields about every millisecond."""
         return self._metrics.render_in_slices()
+
+
+def _counts_of(row: Mapping[str, Served]) -> Sequence[ModelStatistics]:
+    return [row[version].statistics for version in sorted((each for each in row if each.isdigit()), key=int)]
 
 
 _SLICE_VERSIONS = 16

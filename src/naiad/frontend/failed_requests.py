@@ -8,8 +8,9 @@ from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.context import CancelReason, HttpContext, version_of
-from naiad.frontend.router import JSON_HEADERS, RETRY_AFTER
+from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.error_body import error_body
 from naiad.protocol.json.document import SHORT_BYTES
 from naiad.protocol.json.infer import leading_id
@@ -28,7 +29,17 @@ _LOOKED_AT_BYTES = 1024
 
 
 def respond(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
-    """Log a failure and respond with it; a request without an id gets one."""
+    """Log a failure and respond with it; a request without an id gets one.
+
+    A model on demand that is not loaded is no failure: its error is raised, and the router holds the request.
+    """
+    if isinstance(error, ColdModelError):
+        raise error
+    refuse(context, request_id, model, version, error)
+
+
+def refuse(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
+    """Log a failure of any kind and respond with it."""
     request_id, message = log("HTTP", request_id, model, version, error, getattr(context, "key_name", ""))
     status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
@@ -87,7 +98,9 @@ class StatusReceiver(Protocol):
 
 
 def finish(call: StatusReceiver, error: InferError) -> None:
-    """End a control call with the status of `error`."""
+    """End a control call with the status of `error`; raise that of a model on demand that is not loaded."""
+    if isinstance(error, ColdModelError):
+        raise error
     call.finish(status_of(error).grpc, error.message)
 
 
@@ -95,8 +108,16 @@ def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str
     """End an inference call with the status of `error` and log the failure, once.
 
     The log line and the trailer `triton-request-id` contain the same id: the client's, or a generated one if the
-    client sent none.
+    client sent none. A model on demand that is not loaded is no failure: its error is raised, and the service holds
+    the call.
     """
+    if isinstance(error, ColdModelError):
+        raise error
+    refuse_infer(call, request_id, model, version, error)
+
+
+def refuse_infer(call: StatusReceiver, request_id: str, model: str, version: str, error: InferError) -> None:
+    """End an inference call with the status of any `error`, and log the failure."""
     request_id, message = log("gRPC", request_id, model, version, error, getattr(call, "key_name", ""))
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_TRAILER_SAFE).encode()

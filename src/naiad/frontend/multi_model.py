@@ -17,7 +17,8 @@ import orjson
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unsupported
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import JSON_HEADERS, respond_error, respond_infer_error
+from naiad.frontend.reply_headers import JSON_HEADERS
+from naiad.frontend.router import respond_error, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.json.tree import parse_control_document
 from naiad.protocol.status_table import status_of

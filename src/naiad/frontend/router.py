@@ -8,20 +8,18 @@ from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt, internal
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RejectionResponse, RouteCategory
 from naiad.frontend.context import HttpContext
+from naiad.frontend.held import hold_context
 from naiad.frontend.refusal import note_refused
+from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.error_body import error_body
 from naiad.protocol.status_table import status_of
 from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers
 
 _log = logging.getLogger(__name__)
-
-JSON_HEADERS = ((b"Content-Type", b"application/json"),)
-RETRY_AFTER = (b"Retry-After", b"1")
-"""Header field of every 503."""
-
 
 _CACHED_CHARACTERS = 1 << 20
 """Limit of remembered paths, including paths without a route."""
@@ -114,8 +112,22 @@ class Router:
             return
         try:
             action(context, found.arguments)
+        except ColdModelError as cold:
+            self._hold(context, found, cold)
         except InferError as error:
             respond_infer_error(context, error)
+
+    def _hold(self, context: HttpContext, found: _Found, cold: ColdModelError) -> None:
+        """Hold a request until its model is loaded. The access rule, which has accepted it, is not asked again."""
+        action = found.actions[context.method]
+
+        def act() -> None:
+            try:
+                action(context, found.arguments)
+            except ColdModelError as again:  # it was evicted meanwhile
+                self._hold(context, found, again)
+
+        hold_context(context, cold, act)
 
     def reject(self, context: HttpContext) -> None:
         """Respond to a request without its body if its headers are enough to reject it."""
@@ -132,6 +144,8 @@ class Router:
         elif found.check is not None:
             try:
                 found.check(context, found.arguments)
+            except ColdModelError as cold:
+                cold.held.begin_load(cold)  # while its body arrives
             except InferError as error:
                 respond_infer_error(context, error)
 

@@ -103,6 +103,7 @@ GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
     ("Server", (*(flag for flag in _SERVER if flag.name not in _ELSEWHERE), *_section("overload"))),
     ("Logging", (*_section("log"), *_section("access_log"))),
     ("Model repository", (*_section("repository"), *_section("bare_models"), *_REPOSITORY_MORE)),
+    ("Models on demand", (*_section("on_demand"),)),
     ("Limits of a load", (*_section("load_limits"),)),
     ("HTTP", (*_section("http"), *_tls("http", "HTTP", "naiad: "), *_HTTP_MORE)),
     ("gRPC", (*_section("grpc"), *_tls("grpc", "gRPC"), *_GRPC_MORE)),

@@ -12,6 +12,7 @@ from naiad.options.network.access_options import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
 from naiad.options.network.cloud_options import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
+from naiad.options.on_demand import OnDemandOptions
 from naiad.options.trace import TraceOptions
 
 REPOSITORY = "repository"
@@ -379,6 +380,7 @@ class ServerOptions:
     rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
     overload: OverloadOptions = field(default_factory=OverloadOptions)
     load_limits: LoadLimitOptions = field(default_factory=LoadLimitOptions)
+    on_demand: OnDemandOptions = field(default_factory=OnDemandOptions)
     backend_config: Mapping[str, Mapping[str, str]] = option(
         {},
         "backend-config",

@@ -133,6 +133,18 @@ class Catalog(Generic[V]):
         """Return the names of the models that load now, and for how many seconds each has been loading."""
         return self._loads.durations()
 
+    def loaded_versions(self, name: str) -> Mapping[int, V]:
+        """Return the loaded versions of a model."""
+        return self._lifecycle.loaded_versions(name)
+
+    def note_cold(self, name: str, versions: Sequence[int]) -> None:
+        """Show versions that are not loaded as such that their next request loads."""
+        self._lifecycle.note_cold(name, versions)
+
+    def end_on_demand(self, name: str) -> None:
+        """Show a model as one that no request loads any more."""
+        self._lifecycle.end_on_demand(name)
+
     def is_served(self, name: str) -> bool:
         """Return whether requests reach a version of a model."""
         return self._lifecycle.is_served(name)
@@ -192,16 +204,17 @@ class Catalog(Generic[V]):
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def load_all(self) -> bool:
+    def load_all(self, defers: Callable[[ModelPlan], bool] = lambda plan: False) -> bool:
         """Load every model of every repository, in parallel; return whether all are ready.
 
-        Raises InferError for an unreadable repository. The failure of a single model is logged and kept as the reason
-        of its state.
+        A model for which `defers` returns true is not loaded, and counts as ready. Raises InferError for an
+        unreadable repository. The failure of a single model is logged and kept as the reason of its state.
         """
         entries, all_loaded = self._discover()
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
             plans = [plan for plan in map(self._plan, entries) if plan is not None]
             all_loaded = all_loaded and len(plans) == len(entries)
+            plans = [plan for plan in plans if not defers(plan)]
             for group in by_dependency(plans):
                 loads = [(plan, self._begin_load(pool, plan)) for plan in group]
                 for plan, futures in loads:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
-from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, name_of
+from naiad.core.model import COLD, UNLOADED, IndexEntry, ModelKey, ModelState, name_of
 
 _MOST_REMOVED = 1024
 _STALE = "serving what was loaded before, its update failed: "
@@ -56,7 +56,7 @@ class _Version(Generic[V]):
     @property
     def has_failed(self) -> bool:
         """Whether it is neither available, nor in transition, nor unloaded on purpose."""
-        return self.state in (ModelState.UNKNOWN, ModelState.UNAVAILABLE) and self.reason != UNLOADED
+        return self.state in (ModelState.UNKNOWN, ModelState.UNAVAILABLE) and self.reason not in (UNLOADED, COLD)
 
     def become(self, state: ModelState, reason: str = "") -> None:
         self.state = state
@@ -66,11 +66,13 @@ class _Version(Generic[V]):
 class _Model(Generic[V]):
     """One model: its versions, or the reason why it has none."""
 
-    __slots__ = ("counts", "reason", "versions")
+    __slots__ = ("counts", "is_on_demand", "reason", "versions")
 
     def __init__(self) -> None:
         self.counts = True
         """Whether the server is not ready while it has no version."""
+        self.is_on_demand = False
+        """Whether a request loads it: then it counts as ready until a load has failed."""
         self.reason = ""
         self.versions: dict[int, _Version[V]] = {}
 
@@ -177,7 +179,7 @@ class Lifecycle(Generic[V]):
         """
         rows = self._rows_of(name) if name in self._models else []
         for names, belongs in (
-            (self._ready, any(row.state is ModelState.READY for row in rows)),
+            (self._ready, any(row.state is ModelState.READY for row in rows) or self._is_answerable(name)),
             (self._failed, name in self._models and self._models[name].has_failed),
         ):
             if belongs:
@@ -194,6 +196,13 @@ class Lifecycle(Generic[V]):
             else:
                 self._published.pop(name, None)
             self._publish(dict(self._published), name)
+
+    def _is_answerable(self, name: str) -> bool:
+        """Return whether a request for a model on demand is answered."""
+        model = self._models.get(name)
+        if model is None or not model.is_on_demand or model.reason:
+            return False
+        return not any(version.has_failed for version in model.versions.values())
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -293,6 +302,30 @@ class Lifecycle(Generic[V]):
                     versions[number].loaded = None
             self._changed(name, published=withdraw)
         return unloading
+
+    def note_cold(self, name: str, versions: Sequence[int]) -> None:
+        """Set versions that are not loaded to cold: their next request loads them. Other versions are as before."""
+        with self._lock:
+            model = self._models.setdefault(name, _Model())
+            model.is_on_demand = True
+            model.reason = ""
+            for number in versions:
+                version = model.versions.setdefault(number, _Version())
+                if not version.is_wanted:
+                    version.become(ModelState.UNAVAILABLE, COLD)
+            self._changed(name)
+
+    def end_on_demand(self, name: str) -> None:
+        """Show a model as one that no request loads any more."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is None or not model.is_on_demand:
+                return
+            model.is_on_demand = False
+            for version in model.versions.values():
+                if version.reason == COLD:
+                    version.become(ModelState.UNAVAILABLE, UNLOADED)
+            self._changed(name)
 
     def forgive(self, name: str) -> None:
         """Set the failed versions of a model to unloaded: they are no longer wanted."""

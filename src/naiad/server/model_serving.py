@@ -25,6 +25,7 @@ from naiad.options.options import REPOSITORY, RepositoryOptions, ServerOptions
 from naiad.protocol.status_table import use_triton_codes
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control, poll_control
+from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.open_repository import CacheSettings, open_repository, rollout_cache
@@ -33,6 +34,7 @@ from naiad.repository.stores.bare_files import BareFilesStore
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import SingleModelStore, Store
 from naiad.repository.stores.stores import Stores
+from naiad.server.on_demand import hold_limits, on_demand_settings, show_on_demand, version_use
 from naiad.server.process.memory import open_budget, overload_options, usable_memory_bytes
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.server_metrics import open_resources
@@ -86,7 +88,9 @@ class ModelServing:
         """Open the repository and connect the engine with it; called once, on the loop. Raises InferError."""
         loop = asyncio.get_running_loop()
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
-        self.engine.attach(control)
+        self.engine.attach(control, loop, hold_limits(self._options, self.budget))
+        if control.on_demand is not None and self.engine.models.held is not None:
+            show_on_demand(self.registry, control.on_demand, self.engine.models.held)
         return control
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
@@ -142,17 +146,19 @@ class ModelServing:
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
         options = self._options.repository
+        waits = functools.partial(settle, loop)
+        make = functools.partial(OnDemandModels, settings=on_demand_settings(self._options), use_of=version_use)
         if options.is_development:
-            waits = functools.partial(settle, loop)
-            return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
+            polls, settles = _DEVELOPMENT_POLL_S, _DEVELOPMENT_SETTLE_S
+            return poll_control(catalog, waits, poll_s=polls, settle_s=settles, make_on_demand=make)
         if options.control_mode == "none":
-            return no_control(catalog, needs_models=options.exit_on_error, settle=functools.partial(settle, loop))
+            return no_control(catalog, needs_models=options.exit_on_error, settle=waits, make_on_demand=make)
         if options.control_mode == "poll" and options.poll_s:
-            waits = functools.partial(settle, loop)
-            return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
+            polls, settles = options.poll_s, options.settle_s
+            return poll_control(catalog, waits, poll_s=polls, settle_s=settles, make_on_demand=make)
         if options.control_mode == "poll":
-            return no_control(catalog, settle=functools.partial(settle, loop))
-        return explicit_control(catalog, functools.partial(settle, loop), options.load_models)
+            return no_control(catalog, settle=waits, make_on_demand=make)
+        return explicit_control(catalog, waits, options.load_models, make_on_demand=make)
 
 
 def open_records(options: RepositoryOptions) -> RolloutRecords:

@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from naiad.backend.api import InstanceState
@@ -201,6 +201,12 @@ class WorkerLife:
         if not self.health or self._is_down or self._closing:
             return False
         return time.monotonic() - self._ill_since_s < self._settings.restart_wait_s
+
+    @property
+    def process_ids(self) -> Sequence[int]:
+        """The worker that lives now."""
+        process = self._process
+        return () if process is None else (process.pid,)
 
     def wake(self) -> None:
         """Wake the thread to check its conditions again."""

@@ -106,6 +106,11 @@ class WorkerInstance(RemoteInstance):
         self._running: Conversation | None = None
         self._conversation_with_blocks: Conversation | None = None
 
+    @property
+    def process_ids(self) -> Sequence[int]:
+        """The worker that lives now."""
+        return self._life.process_ids
+
     def interrupt(self) -> None:
         """End the worker without waiting for it."""
         self._life.interrupt()

@@ -35,6 +35,8 @@ from naiad.core.errors import InferError, UnknownSequenceError, internal, unavai
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_inference import hold_request
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.serving.served import Served, ServedProxy
 from naiad.telemetry.last_resort import begin_task
@@ -400,6 +402,14 @@ class Incoming:
             request.times = ExecutionTimes()
         self._open[submit.number] = request
         try:
+            self._accept(request, submit)
+        except InferError as error:
+            del self._open[submit.number]
+            self.channel.send(pack_rejection(submit, error))
+
+    def _accept(self, request: InferRequest, submit: Submit) -> None:
+        """Submit a request of another process; its model may have to be loaded first. Raises InferError."""
+        try:
             model = self._inference.served(submit.model, submit.model_version)
             if isinstance(model, RolloutModel):
                 model.submit_sequence(request)
@@ -408,9 +418,8 @@ class Incoming:
                 # The model was loaded again, with another configuration, after the request was sent.
                 raise unavailable(f"model '{submit.model}' no longer has sequences")
             model.accept(request)
-        except InferError as error:
-            del self._open[submit.number]
-            self.channel.send(pack_rejection(submit, error))
+        except ColdModelError as cold:
+            hold_request(request, cold, lambda again: self._accept(again, submit))
 
     def _take_response(self, request: InferRequest, response: InferResponse) -> None:
         number: int = request.context  # type: ignore[assignment]  # set in _submit

@@ -12,6 +12,7 @@ from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAME
 from naiad.config.execution_tensors import sequence_inputs
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
+from naiad.config.load_policy import check_load_policy
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
 from naiad.config.openai_mapping import check_openai
@@ -65,6 +66,7 @@ def validate(
         check_ensemble(findings)
     check_response_cache(findings)
     check_isolation(findings)
+    check_load_policy(findings)
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
     check_padding(findings, complete=complete)

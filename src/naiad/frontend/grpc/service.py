@@ -10,6 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.control import ControlCalls
@@ -19,6 +20,7 @@ from naiad.frontend.grpc.health_watch import HealthWatch, HealthWatches
 from naiad.frontend.grpc.reflection import Reflections, ReflectionStream
 from naiad.frontend.grpc.stream import EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
+from naiad.frontend.held import hold_call
 from naiad.frontend.slice_runner import SliceJob
 from naiad.operations.inference import INFER, STREAM_INFER
 from naiad.operations.models import HEALTH_WATCH, REFLECTION, REFLECTION_ALPHA, decode_health_check, encode_health
@@ -87,8 +89,32 @@ class InferenceGrpcService:
                 self._control_later(call, bytes(message))
             else:
                 self._control(call, message)
+        except ColdModelError as cold:
+            if call.path == _MODEL_INFER:
+                timeout_us = self._decode(message)[0].timeout_us
+                self._hold(call, len(message), cold, partial(self._infer, call, message), timeout_us)
+            else:
+                self._hold(call, len(message), cold, partial(self._control, call, message))
         except Exception:
             self._fail(call)
+
+    def _hold(
+        self,
+        call: GrpcCall,
+        size_bytes: int,
+        cold: ColdModelError,
+        handle: Callable[[], object],
+        timeout_us: int = 0,
+    ) -> None:
+        """Hold a call until its model is loaded, for the timeout of its request at most."""
+
+        def act() -> None:
+            try:
+                handle()
+            except ColdModelError as again:  # it was evicted meanwhile
+                self._hold(call, size_bytes, again, handle, timeout_us)
+
+        hold_call(call, size_bytes, cold, act, timeout_us)
 
     def _fail(self, call: GrpcCall) -> None:
         """End a call whose handler has raised: a defect fails one call, not the connection."""
@@ -108,6 +134,8 @@ class InferenceGrpcService:
         try:
             if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
+        except ColdModelError as cold:
+            cold.held.begin_load(cold)  # while the rest arrives
         except InferError as error:
             failed_requests.finish_infer(call, request_id, model_name, model_version, error)
 
@@ -196,7 +224,7 @@ class InferenceGrpcService:
             call.client,
             prepare(self._decoder, message),
             len(message),
-            partial(self._submit_large, call),
+            partial(self._submit_large, call, len(message)),
             partial(self._reject_undecoded, call, message),
         )
         if not job.is_over:
@@ -207,9 +235,12 @@ class InferenceGrpcService:
         self._runner.cancel(job)
         failed_requests.finish_infer(call, "", "", "", why.error(waited=True))
 
-    def _submit_large(self, call: GrpcCall, prepared: Prepared) -> None:
+    def _submit_large(self, call: GrpcCall, size_bytes: int, prepared: Prepared) -> None:
         try:
             self._infer(call, b"", prepared)
+        except ColdModelError as cold:
+            timeout_us = prepared[0][0].timeout_us
+            self._hold(call, size_bytes, cold, partial(self._infer, call, b"", prepared), timeout_us)
         except Exception:
             _log.exception("gRPC call %s failed", call.path)
             failed_requests.finish(call, internal(f"internal error in {call.path}; see the server log"))
@@ -229,6 +260,8 @@ class InferenceGrpcService:
             model_name, model_version, request_id = identify(message)
             if self._inference.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
+        except ColdModelError:
+            pass  # the model is known
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
         failed_requests.finish_infer(call, request_id, model_name, model_version, error)

@@ -18,6 +18,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError, HeldRequest
 from naiad.frontend import failed_requests
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
@@ -96,6 +97,7 @@ class InferStream:
         "_decoder",
         "_forwarding",
         "_has_paused_call",
+        "_held",
         "_inference",
         "_is_draining",
         "_is_half_closed",
@@ -132,6 +134,8 @@ class InferStream:
         self._runner = runner or SliceRunner()
         self._job: SliceJob | None = None
         """Decoding of a large message; the stream is paused meanwhile and later messages wait."""
+        self._held: HeldRequest | None = None
+        """A request whose model is loaded; the stream is paused meanwhile, and keeps its order."""
         self._forwarding = forwarding
         self._is_strict = _wants_grpc_errors(call.metadata)
         self._open: set[InferRequest] = set()
@@ -234,21 +238,48 @@ class InferStream:
                 self._order.append(turn)
             self._open.add(request)
             self._inference.submit(request, served)
+        except ColdModelError as cold:
+            self._release(turn)
+            self._hold(message, (decoded, element_counts), cold)
+            return
         except InferError as error:
             self._open.discard(request)
-            if turn.reserved_bytes:
-                self._call.release_bytes(turn.reserved_bytes)
+            self._release(turn)
             self._reject(turn, request_id, model_name, model_version, error)
             return
         self._open_bytes += turn.message_bytes
         if len(self._open) >= MAX_OPEN_REQUESTS or self._open_bytes >= MAX_OPEN_BYTES:
             self._pause()
 
+    def _hold(self, message: Buffer, prepared: Prepared, cold: ColdModelError) -> None:
+        """Hold a request until its model is loaded; the stream is paused meanwhile."""
+
+        def resume() -> None:
+            self._held = None
+            self._submit_large(message, prepared)
+
+        def refuse(error: InferError) -> None:
+            self._held = None
+            self._reject_large(message, error)
+
+        try:
+            timeout_us = prepared[0][0].timeout_us
+            deadline_ns = time.monotonic_ns() + timeout_us * 1000 if timeout_us else 0
+            self._held = cold.held.hold(cold, len(message), resume, refuse, deadline_ns=deadline_ns)
+        except InferError as error:
+            refuse(error)
+            return
+        self._pause()
+
     def _reserve(self, turn: _Turn) -> None:
         """Reserve the bytes of a message until its response is sent. Raises InferError if there is no room."""
         if not self._call.reserve_bytes(turn.message_bytes):
             raise unavailable(BUDGET_EXCEEDED, Rejection.MEMORY)
         turn.reserved_bytes = turn.message_bytes
+
+    def _release(self, turn: _Turn) -> None:
+        if turn.reserved_bytes:
+            self._call.release_bytes(turn.reserved_bytes)
 
     def half_close(self) -> None:
         """End the call after the responses to all requests."""
@@ -321,8 +352,7 @@ class InferStream:
 
     def _continue(self, turn: _Turn) -> None:
         """Continue the stream after the last response to a request."""
-        if turn.reserved_bytes:
-            self._call.release_bytes(turn.reserved_bytes)
+        self._release(turn)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -393,6 +423,8 @@ class InferStream:
         try:
             model_name, model_version, request_id = identify(message)
             turn.is_ordered = not self._inference.served(model_name, model_version).is_decoupled
+        except ColdModelError:
+            pass  # the model is known
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
         self._reject(turn, request_id, model_name, model_version, error)
@@ -414,6 +446,7 @@ class InferStream:
             and self._open_bytes < MAX_OPEN_BYTES
             and not self._is_paused
             and self._job is None
+            and self._held is None
         )
 
     def _pause(self) -> None:
@@ -427,7 +460,8 @@ class InferStream:
             request.is_paused = is_paused
 
     def _end_if_done(self) -> None:
-        if self._open or self._order or self._is_over or self._job is not None:
+        is_waiting = self._job is not None or self._held is not None
+        if self._open or self._order or self._is_over or is_waiting:
             return
         if self._is_half_closed:
             self._finish(0)
@@ -446,6 +480,9 @@ class InferStream:
         if self._job is not None:
             self._runner.cancel(self._job)
             self._job = None
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
         self._call.on_cancel = None
         self._call.context = ENDED
         self._order.clear()

@@ -15,7 +15,8 @@ from naiad.core.errors import InferError, excerpt
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import JSON_HEADERS, Action, Router, respond_failure
+from naiad.frontend.reply_headers import JSON_HEADERS
+from naiad.frontend.router import Action, Router, respond_failure
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.models import API_PAGE, MODEL_OPENAPI, OPENAPI
 from naiad.operations.operation import AnyOperation

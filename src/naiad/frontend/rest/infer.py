@@ -18,8 +18,8 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
-from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.json.binary import decode_raw
 from naiad.protocol.json.document import SHORT_BYTES

@@ -6,7 +6,8 @@ from naiad.config.rollout.rollout_status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import JSON_HEADERS, Action, respond_infer_error
+from naiad.frontend.reply_headers import JSON_HEADERS
+from naiad.frontend.router import Action, respond_infer_error
 from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT
 from naiad.operations.operation import AnyOperation
 from naiad.protocol.json.rollout import decode_change, encode_status

@@ -163,6 +163,8 @@ def _check(options: ServerOptions) -> None:
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
     if options.recording.problem:
         raise OptionError(options.recording.problem)
+    if options.on_demand.problem:
+        raise OptionError(options.on_demand.problem)
     _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".

@@ -4,6 +4,7 @@ A model that is being copied changes from one listing to the next. It is loaded 
 settle time, so a half-written file is never loaded, however slow the copy, and one bad model never delays others.
 """
 
+import functools
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Generic
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
+from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.reconcile import (
     NEVER_LOADED,
     Action,
@@ -42,9 +44,20 @@ _LAST_LISTING_S = 1.0
 class PollTrigger(Generic[V]):
     """Loads what is new or has changed, unloads what is gone."""
 
-    def __init__(self, controller: ModelController[V], *, poll_s: float, settle_s: float) -> None:
-        """List every `poll_s` seconds; a change counts when it has lasted for `settle_s`."""
+    def __init__(
+        self,
+        controller: ModelController[V],
+        *,
+        poll_s: float,
+        settle_s: float,
+        on_demand: OnDemandModels[V] | None = None,
+    ) -> None:
+        """List every `poll_s` seconds; a change counts when it has lasted for `settle_s`.
+
+        Models `on_demand` that are not loaded are only known.
+        """
         self._controller = controller
+        self._on_demand = on_demand
         self._catalog = controller.catalog
         self._poll_s = poll_s
         self._settle_s = settle_s
@@ -236,11 +249,14 @@ class PollTrigger(Generic[V]):
     def _load(self, name: str) -> bool:
         """Load a model unless its files hold what is already served; errors are in the log and the index."""
         try:
+            if self._on_demand is not None and self._on_demand.register(name):
+                return True
             contents = self._catalog.stores.contents(name)
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True
-            self._controller.load(name, {}, is_by_client=False)
+            load = functools.partial(self._controller.load, name, {}, is_by_client=False)
+            load() if self._on_demand is None else self._on_demand.load_by_command(name, load)
             self._contents[name] = contents
         except InferError as error:
             # A version that failed to load is in the log and the index already.
@@ -261,6 +277,8 @@ class PollTrigger(Generic[V]):
 
     def _unload(self, name: str) -> None:
         self._contents.pop(name, None)
+        if self._on_demand is not None:
+            self._on_demand.withdraw(name)
         if self._catalog.namespaces is not None:
             self._catalog.namespaces.unclear.pop(name, None)
         try:

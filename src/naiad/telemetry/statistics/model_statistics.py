@@ -332,6 +332,12 @@ class ModelStatistics:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    @property
+    def last_execution_ns(self) -> int:
+        """Monotonic end of the last execution; 0 before the first."""
+        with self._lock:
+            return self._recent[-1][2] if self._recent else 0
+
     def snapshot(self) -> VersionStatistics:
         """Return the counts of one moment."""
         with self._lock:

@@ -28,8 +28,8 @@ from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.routes import RestApi
-from naiad.frontend.router import JSON_HEADERS
 from naiad.operations.requests import CommandOrder, LoadRequest
 from naiad.options.options import LogOptions
 from naiad.protocol import service_pb2 as pb

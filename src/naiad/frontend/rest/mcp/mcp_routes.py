@@ -13,11 +13,12 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import HttpContext, announced_bytes
 from naiad.frontend.peer import is_local
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.mcp.model_call import ModelCall
 from naiad.frontend.rest.mcp.served_tools import ServedTools, Tool
 from naiad.frontend.rest.mcp.tool_reply import ToolReply
-from naiad.frontend.router import JSON_HEADERS, Action, Router, refuse
+from naiad.frontend.router import Action, Router, refuse
 from naiad.operations.mcp import MCP
 from naiad.operations.openai import CHAT_COMPLETIONS, COMPLETIONS, EMBEDDINGS
 from naiad.operations.operation import AnyOperation

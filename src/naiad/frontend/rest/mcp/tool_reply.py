@@ -11,8 +11,8 @@ import orjson
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer, OnCancel
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.stream import EVENTS
-from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.response import as_event
 from naiad.protocol.mcp.messages import Call, Json, encode_progress, encode_result
 from naiad.protocol.mcp.tool_result import tool_error

@@ -11,9 +11,9 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.openai.served_models import OpenAiModel
 from naiad.frontend.rest.stream import EVENTS, StreamedInference
-from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.response import as_event
 from naiad.protocol.openai.completion_reply import DONE, ReplyForm
 from naiad.protocol.openai.completion_request import GenerationRequest

@@ -13,8 +13,8 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.openai.served_models import OpenAiModel
-from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.openai.embedding import (
     MAX_NUMBERS,

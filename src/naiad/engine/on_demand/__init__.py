@@ -1,0 +1,1 @@
+"""Requests for models on demand: held on the event loop while their model loads."""

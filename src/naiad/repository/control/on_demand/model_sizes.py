@@ -1,0 +1,95 @@
+"""The sizes of the loaded models on demand: measured when they load, corrected when they grow."""
+
+import sys
+from collections.abc import Collection, Mapping
+
+from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+
+_IMPORTED_MODULES = 20
+"""A load that imports more modules than this has loaded the library of a backend as well."""
+_LIBRARY_SHARE = 2
+_LIBRARY_BYTES = 8 << 20
+"""Such a load counts for the model at most this multiple of its files, and these bytes."""
+_LEAST_GROWTH_BYTES = 16 << 20
+_GROWTH_SHARE = 20
+"""Growth of the process counts beyond this, and beyond this fraction of the budget: one part in twenty."""
+_MOST_GROWTH = 4
+"""A model counts at most this multiple of its size after its load: caches of the server are not the models."""
+
+_LEARNING_RATE = 0.2
+_LEAST_SHARE = 2
+"""A model counts at least half of its files: the heap may have had room that an earlier model has left."""
+
+
+class ModelSizes:
+    """The bytes of this process that each loaded model has. Not thread-safe; the caller holds a lock."""
+
+    def __init__(self, meter: MemoryMeter) -> None:
+        self.meter = meter
+        self.own_bytes: dict[str, int] = {}
+        """The part of each loaded model in this process, without its workers."""
+        self._measured_bytes: dict[str, int] = {}
+        """What the last load of each model that was measured has added."""
+        self._most_bytes: dict[str, int] = {}
+        self._ratio = 1.0
+        """Learned: the growth of a load / the size of the files."""
+        self._base_bytes = -1
+        """The memory of the process without models; -1 before the first load."""
+
+    def note_loads(
+        self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, imported_count: int
+    ) -> None:
+        """Note models that were loaded together: the growth is split as their estimated sizes are.
+
+        `grown_bytes`: None for a load that could not be measured. It counts as it did before, or as its files let
+        expect from the loads that were measured.
+        """
+        if self._base_bytes < 0:
+            self._base_bytes = begin_bytes
+        total = sum(estimates.values())
+        if grown_bytes is not None and imported_count > _IMPORTED_MODULES:
+            model_bytes = min(grown_bytes, total * _LIBRARY_SHARE + _LIBRARY_BYTES)
+            self._base_bytes += grown_bytes - model_bytes
+            grown_bytes = model_bytes
+        elif grown_bytes is not None and total:
+            self._ratio += _LEARNING_RATE * (grown_bytes / total - self._ratio)
+        for key, estimate in estimates.items():
+            if grown_bytes is None:
+                size_bytes = self._measured_bytes.get(key, int(estimate * self._ratio))
+            else:
+                size_bytes = grown_bytes * estimate // total if total else grown_bytes // len(estimates)
+                size_bytes = max(size_bytes, estimate // _LEAST_SHARE)
+                self._measured_bytes[key] = size_bytes
+            self.own_bytes[key] = size_bytes
+            self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
+
+    def leave(self, key: str) -> None:
+        """Note that a model was unloaded."""
+        self._most_bytes.pop(key, None)
+        self.own_bytes.pop(key, None)
+
+    def forget(self, key: str) -> None:
+        """Note that a model is on demand no more, or has other files."""
+        self.leave(key)
+        self._measured_bytes.pop(key, None)
+
+    def note_growth(self, active: Collection[str], budget_bytes: int) -> Collection[str]:
+        """Charge the growth of the process to the models that have executed; return those that have grown.
+
+        Called while nothing loads and nothing is unloaded.
+        """
+        sizes = {key: self.own_bytes[key] for key in active if self.own_bytes.get(key)}
+        total = sum(sizes.values())
+        if not total:
+            return ()
+        excess_bytes = self.meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values())
+        if excess_bytes < max(_LEAST_GROWTH_BYTES, budget_bytes // _GROWTH_SHARE):
+            return ()
+        for key, size_bytes in sizes.items():
+            self.own_bytes[key] = min(self._most_bytes[key], size_bytes + excess_bytes * size_bytes // total)
+        return sizes.keys()
+
+
+def imported_modules() -> int:
+    """Return the number of imported modules."""
+    return len(sys.modules)

@@ -1,0 +1,520 @@
+"""The models on demand of a server: asked for on the loop, loaded and evicted on threads. See the package."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Generic
+
+from naiad.config.load_policy import LOAD_POLICY, LoadPolicy, read_load_policy
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, cause_of, internal, unavailable
+from naiad.core.model import name_of
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.load_order import config_of_files
+from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules
+from naiad.repository.control.on_demand.reloads import Reloads
+from naiad.repository.control.on_demand.residency import Ask, Phase, Refusal, Residency, Use, Uses, too_large
+from naiad.repository.lifecycle import V
+from naiad.repository.loads import reason_of
+from naiad.repository.model_plan import ModelPlan, member_names
+from naiad.repository.stores.store import ModelEntry
+from naiad.telemetry.last_resort import keep_running, report
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.05
+"""How often a load that waits for room looks whether sequences and requests have ended."""
+_SWEEP_S = 1.0
+_MOST_LOADERS = 64
+"""Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
+_STOPPING = "Server not ready"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionUse:
+    """How a loaded version is used now."""
+
+    last_s: float
+    """Monotonic time of its last execution."""
+    in_flight_count: int
+    is_bound: bool
+    """Whether a sequence lives or a stream is open."""
+    process_ids: Sequence[int] = ()
+    """Its worker processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemandSettings:
+    """The options of models on demand, resolved for this process."""
+
+    default: LoadPolicy
+    budget_bytes: int = 0
+    """0: no limit."""
+    hold_s: float = 60.0
+    """How long a load waits for room at most."""
+    load_count: int = 4
+    """Loads at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A loaded model on demand, for metrics."""
+
+    key: str
+    size_bytes: int
+
+
+class OnDemandModels(Generic[V]):
+    """The models that their requests load. `ask` is for the event loop, everything else for threads."""
+
+    def __init__(
+        self,
+        controller: ModelController[V],
+        settings: OnDemandSettings,
+        use_of: Callable[[V], VersionUse],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        meter: MemoryMeter | None = None,
+    ) -> None:
+        self._controller = controller
+        self._catalog = controller.catalog
+        self._settings = settings
+        self._use_of = use_of
+        self._clock = clock
+        self._residency = Residency(settings.budget_bytes)
+        self._sizes = ModelSizes(meter or MemoryMeter())
+        self._changed = threading.Condition()
+        """Guards the residency; notified when there may be room."""
+        self._versions: dict[str, Sequence[int]] = {}
+        """The versions that a load of each model brings, for the index."""
+        self._decoupled: set[str] = set()
+        self._keys: dict[str, set[str]] = {}
+        """The keys of the models of a name; with namespaces there may be several."""
+        self._slots = threading.Semaphore(settings.load_count)
+        self._pool = ThreadPoolExecutor(_MOST_LOADERS, thread_name_prefix="on-demand")
+        self._loading: set[str] = set()
+        """The loads that have a thread."""
+        self._reloads = Reloads()
+        self._swept_s = 0.0
+        self._workers: dict[str, Sequence[int]] = {}
+        """The worker processes of the loaded models, as the last look at their use has found them."""
+        self._stop = threading.Event()
+        self._sweeper: threading.Thread | None = None
+        self.load_count = 0
+        self.failure_count = 0
+        self.eviction_count = 0
+        self.on_settled: Callable[[str, InferError | None], object] = lambda key, failure: None
+        """Called on a thread when a load has ended, with the error if it failed. The caller then calls `release`."""
+
+    # --- which models are on demand ---------------------------------------------------------------------------------
+
+    def defers(self, plan: ModelPlan) -> bool:
+        """Return whether a planned model is on demand; then it is known from now on, and not loaded."""
+        policy = read_load_policy(plan.config, self._settings.default)
+        if not policy.is_on_demand:
+            return False
+        self._add(plan, policy)
+        if plan.agents is not None:
+            plan.agents.load_failed()
+        plan.entry.release()
+        return True
+
+    def register(self, key: str) -> bool:
+        """Return whether a model is on demand and not served; then it is known from now on, and not loaded.
+
+        In a server that loads models at start, one that names the policy itself is loaded as well: its files would be
+        opened twice. Raises InferError if its configuration cannot be used, which the index shows.
+        """
+        if not self._settings.default.is_on_demand:
+            return False
+        try:
+            entry = self._catalog.stores.find(key)
+        except (InferError, OSError):
+            return False  # the load reports it
+        try:
+            if not self._says_on_demand(entry):
+                self.withdraw(key)
+                return False
+            if self._catalog.is_served(key):
+                return False
+            return self.defers(self._catalog.plan(entry))
+        except Exception as error:
+            self._catalog.note_failure(key, reason_of(error))
+            raise
+        finally:
+            entry.release()
+
+    def _says_on_demand(self, entry: ModelEntry) -> bool:
+        config, default = config_of_files(entry), self._settings.default
+        is_own = LOAD_POLICY in config.parameters
+        return read_load_policy(config, default).is_on_demand if is_own else default.is_on_demand
+
+    def _add(self, plan: ModelPlan, policy: LoadPolicy) -> None:
+        key = plan.entry.key
+        file_bytes = sum(_directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
+        with self._changed:
+            self._residency.add(key, policy, file_bytes, member_names(plan.config))
+            self._sizes.forget(key)  # its files may be other ones
+            self._know(key, plan.versions, plan.config)
+        self._catalog.note_cold(key, plan.versions)
+        self._start_sweeper()
+
+    def _know(self, key: str, versions: Sequence[int], config: ModelConfig) -> None:
+        """Note what is known of a model while it is not loaded; the lock is held."""
+        self._versions[key] = versions
+        self._keys.setdefault(name_of(key), set()).add(key)
+        if config.model_transaction_policy.decoupled:
+            self._decoupled.add(key)
+        else:
+            self._decoupled.discard(key)
+
+    def withdraw(self, key: str) -> None:
+        """Note that requests load a model no more."""
+        with self._changed:
+            if key not in self._residency.models:
+                return
+            self._residency.remove(key)
+            self._sizes.forget(key)
+            self._versions.pop(key, None)
+            self._decoupled.discard(key)
+            self._keys[name_of(key)].discard(key)
+            self._changed.notify_all()
+        self._catalog.end_on_demand(key)
+        self.on_settled(key, unavailable(f"model '{name_of(key)}' was unloaded"))
+
+    # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> str | None:
+        """Return the key of the model on demand that a client means by a name; None if there is not exactly one."""
+        if name in self._residency.models:
+            return name
+        keys = self._keys.get(name)
+        return next(iter(keys)) if keys is not None and len(keys) == 1 else None
+
+    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | Refusal:
+        """Note a request that has not found a model in the table; begin the load if none is in progress.
+
+        `is_urgent`: a running model waits for the answer. Raises KeyError if the model is not on demand any more.
+        """
+        with self._changed:
+            found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
+            if found is Ask.READY and not self._catalog.is_served(key):
+                self._note_gone(key)
+                found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
+            if found is Ask.BEGIN or (found is Ask.HELD and is_urgent and key not in self._loading):
+                self._begin_load(key)
+            return found
+
+    def versions_of(self, key: str) -> Sequence[int]:
+        """Return the versions that a load of a model brings."""
+        return self._versions.get(key, ())
+
+    def is_decoupled(self, key: str) -> bool:
+        """Return whether a model is decoupled, as far as its configuration or an earlier load says it."""
+        return key in self._decoupled
+
+    def is_answerable(self, key: str) -> bool:
+        """Return whether a request for a model is answered or held."""
+        return self._residency.is_answerable(key, self._clock())
+
+    def release(self, key: str) -> None:
+        """Note that the requests that were held for a model are submitted: from now on it may be evicted."""
+        with self._changed:
+            self._residency.release(key)
+            self._changed.notify_all()
+
+    # --- loads ------------------------------------------------------------------------------------------------------
+
+    def _begin_load(self, key: str) -> None:
+        """Begin a load; the lock is held."""
+        if self._residency.models[key].is_urgent:
+            # All threads of the pool may wait for the end of its caller.
+            threading.Thread(target=self._load, args=(key,), name=f"on-demand-{name_of(key)}", daemon=True).start()
+        elif not self._stop.is_set():
+            self._pool.submit(self._load, key)
+
+    def _load(self, key: str) -> None:
+        with self._changed:
+            if key in self._loading or not self._residency.is_loading(key):
+                return
+            self._loading.add(key)
+        failure: InferError | None = None
+        try:
+            self._await_room(key)
+            self._load_now(key)
+        except InferError as error:
+            failure = error
+        except BaseException as error:
+            report(f"loading model '{key}' on demand", error)
+            failure = internal(cause_of(error))
+        with self._changed:
+            self._loading.discard(key)
+        if failure is not None:
+            failure = self._note_failure(key, failure)
+        self.on_settled(key, failure)
+
+    def _note_failure(self, key: str, failure: InferError) -> InferError:
+        self.failure_count += 1
+        error = unavailable(f"model '{name_of(key)}' could not be loaded: {failure.message.strip()}")
+        with self._changed:
+            if key in self._residency.models:
+                self._residency.failed(key, error.message, self._clock())
+            self._changed.notify_all()
+        return error
+
+    def _await_room(self, key: str) -> None:
+        """Wait until a model may be loaded; evict others for it. Raises InferError if there will be no room."""
+        deadline_s = self._clock() + self._settings.hold_s
+        with self._changed:
+            while True:
+                if self._stop.is_set() or key not in self._residency.models:
+                    raise unavailable(_STOPPING)
+                now_s = self._clock()
+                room = self._residency.room(key, self._uses, now_s)
+                for group in room.victims:
+                    self._begin_eviction(group)
+                if room.refusal:
+                    self._catalog.note_failure(key, room.refusal)
+                    raise unavailable(room.refusal)
+                if room.is_admitted:
+                    return
+                if now_s >= deadline_s:
+                    raise unavailable(
+                        f"no room in --model-memory-budget={self._settings.budget_bytes} within "
+                        f"{self._settings.hold_s:g} s: the models that are loaded are in use"
+                    )
+                self._changed.wait(_LOOK_S)
+
+    def _load_now(self, key: str) -> None:
+        is_urgent = self._residency.models[key].is_urgent
+        if not is_urgent:
+            self._slots.acquire()
+        try:
+            self._measured(lambda: [key], partial(self._controller.load, key, {}, is_by_client=True), protected=key)
+        finally:
+            if not is_urgent:
+                self._slots.release()
+        self.load_count += 1
+        with self._changed:
+            model = self._residency.models.get(key)
+            size_bytes = 0 if model is None else model.charged_bytes
+            warning = "" if model is None else self._reloads.note_load(model.evicted_s, self._clock())
+        if warning:
+            _log.warning("%s", warning)
+        if 0 < self._settings.budget_bytes < size_bytes:
+            reason = too_large(name_of(key), "it took", size_bytes, self._settings.budget_bytes)
+            with self._sizes.meter.disturb():
+                self._controller.unload(key, {})
+            self._note_left(key)
+            self._catalog.note_failure(key, reason)
+            raise unavailable(reason)
+
+    def load_by_command(self, name: str, load: Callable[[], None]) -> None:
+        """Load or update the models of a name now, because of a command or of changed files. Raises InferError."""
+        if self._residency.models or self._settings.default.is_on_demand:
+            self._measured(lambda: self._catalog.known_as(name), load)
+            return
+        load()
+        keys = self._catalog.known_as(name)
+        self._note_loads(keys, (), LoadMeasure(self._sizes.meter.own_bytes()), 0)
+
+    def _measured(self, keys: Callable[[], Sequence[str]], load: Callable[[], None], protected: str = "") -> None:
+        """Load models and note their sizes, and the sizes of members that have come with them. Raises InferError."""
+        with self._changed:
+            served = {each for key in keys() for each in self._residency.family(key) if self._catalog.is_served(each)}
+        imported_count = imported_modules()
+        with self._sizes.meter.measure() as measure:
+            load()
+        self._note_loads(keys(), served, measure, imported_modules() - imported_count, protected)
+
+    def _note_loads(
+        self,
+        keys: Sequence[str],
+        served: Collection[str],
+        measure: LoadMeasure,
+        imported_count: int,
+        protected: str = "",
+    ) -> None:
+        """Note what a load has brought; `served` were there before."""
+        for key in keys:
+            self._note_served(key)
+        with self._changed:
+            family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
+            new = family.difference(served)
+            estimates = {each: self._residency.file_estimate(each) for each in new}
+            if estimates:
+                self._sizes.note_loads(estimates, measure.begin_bytes, measure.grown_bytes, imported_count)
+            for each in new.union(family.intersection(keys)):
+                own_bytes = self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each))
+                size_bytes = own_bytes + self._workers_bytes(each)
+                self._residency.loaded(each, size_bytes, self._clock(), is_protected=each == protected)
+            self._changed.notify_all()
+
+    def _note_served(self, key: str) -> None:
+        """Note the policy and the members of a model as they were loaded."""
+        config = self._catalog.served_config(key)
+        if config is None:
+            return
+        policy = read_load_policy(config, self._settings.default)
+        if not policy.is_on_demand:
+            self.withdraw(key)
+            return
+        record = self._controller.loaded.records.get(key)
+        versions = tuple(self._catalog.served_versions(key))
+        file_bytes = 0
+        if record is not None:
+            file_bytes = sum(_directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
+        with self._changed:
+            self._residency.add(key, policy, file_bytes, () if record is None else record.members)
+            self._know(key, versions, config)
+        self._catalog.note_cold(key, versions)  # they are loaded: it notes that a request will load them again
+        self._start_sweeper()
+
+    # --- evictions --------------------------------------------------------------------------------------------------
+
+    def _begin_eviction(self, group: Sequence[str]) -> None:
+        """Begin to unload models, ensembles before their members; the lock is held."""
+        for key in group:
+            self._residency.begin_eviction(key)
+        threading.Thread(target=self._evict, args=(group,), name=f"evict-{name_of(group[-1])}", daemon=True).start()
+
+    def _evict(self, group: Sequence[str]) -> None:
+        for key in group:
+            _log.info("unloading '%s', which is on demand and was not used lately", key)
+            try:
+                with self._sizes.meter.disturb():
+                    self._controller.unload(key, {})
+            except BaseException as error:
+                report(f"unloading model '{key}', which is on demand", error)
+            self.eviction_count += 1
+        for key in group:
+            self._note_left(key)
+
+    def _note_left(self, key: str) -> None:
+        """Note that a model is unloaded, and load it again if a request waits for that."""
+        with self._changed:
+            versions = self._versions.get(key, ())
+            is_known = key in self._residency.models
+        if is_known:
+            self._catalog.note_cold(key, versions)
+        with self._changed:
+            self._note_gone(key)
+            self._changed.notify_all()
+
+    def _note_gone(self, key: str) -> None:
+        """Note that nothing of a model is loaded any more; the lock is held."""
+        self._sizes.leave(key)
+        if key in self._residency.models and self._residency.evicted(key, self._clock()):
+            self._begin_load(key)
+
+    # --- the sweep --------------------------------------------------------------------------------------------------
+
+    def _start_sweeper(self) -> None:
+        with self._changed:
+            if self._sweeper is None and not self._stop.is_set():
+                self._sweeper = threading.Thread(target=self._run_sweeper, name="on-demand-sweep", daemon=True)
+                self._sweeper.start()
+
+    def _run_sweeper(self) -> None:
+        keep_running("the sweep of models on demand", self._sweep_until_stop, self._stop.wait)
+
+    def _sweep_until_stop(self) -> None:
+        while not self._stop.wait(_SWEEP_S):
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Unload idle models, and what is too much since models have grown; called about once a second."""
+        with self._changed:
+            now_s = self._clock()
+            for key in self._residency.of_phase(Phase.LOADED):
+                if not self._catalog.is_served(key) and not self._residency.models[key].is_protected:
+                    self._note_gone(key)
+            uses = self._uses()
+            self._note_growth(uses)
+            self._swept_s = now_s
+            for group in self._residency.idle(uses, now_s):
+                if all(self._residency.models[key].phase is Phase.LOADED for key in group):
+                    self._begin_eviction(group)
+            for group in self._residency.excess(uses, now_s):
+                self._begin_eviction(group)
+
+    def _note_growth(self, uses: Uses) -> None:
+        grown: set[str] = {key for key in uses if self._workers[key]}
+        if not self._residency.count(Phase.LOADING) and not self._residency.count(Phase.EVICTING):
+            active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]
+            grown.update(self._sizes.note_growth(active, self._settings.budget_bytes))
+        for key in grown:
+            self._residency.resize(key, self._sizes.own_bytes.get(key, 0) + workers_bytes(self._workers[key]))
+
+    def _workers_bytes(self, key: str) -> int:
+        versions = self._catalog.loaded_versions(key).values()
+        return sum(workers_bytes(self._use_of(version).process_ids) for version in versions)
+
+    def _uses(self) -> dict[str, Use]:
+        """Return how the loaded models are used now; the lock is held."""
+        found: dict[str, Use] = {}
+        self._workers = {}
+        for key in self._residency.of_phase(Phase.LOADED):
+            uses = [self._use_of(version) for version in self._catalog.loaded_versions(key).values()]
+            found[key] = Use(
+                max((use.last_s for use in uses), default=0.0),
+                is_busy=any(use.in_flight_count for use in uses),
+                is_bound=any(use.is_bound for use in uses),
+            )
+            self._workers[key] = [process_id for use in uses for process_id in use.process_ids]
+        return found
+
+    # --- the end, and what there is to know -------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Load and evict no more; loads that wait for room end."""
+        self._stop.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._changed:
+            self._changed.notify_all()
+
+    def sizes(self) -> list[ModelSize]:
+        """Return the sizes of the loaded models on demand."""
+        with self._changed:
+            models = self._residency.models.items()
+            return [ModelSize(key, model.charged_bytes) for key, model in models if model.phase is Phase.LOADED]
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of models in each phase, by its name."""
+        with self._changed:
+            return {phase.name.lower(): self._residency.count(phase) for phase in Phase}
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget of this process; 0 for none."""
+        return self._settings.budget_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What the models take of the budget."""
+        with self._changed:
+            return self._residency.used_bytes
+
+    @property
+    def reload_count(self) -> int:
+        """Loads soon after an eviction."""
+        return self._reloads.count
+
+
+def _directory_bytes(directory: Path) -> int:
+    """Return the size of the files in a directory; a file that cannot be read counts nothing."""
+    if not directory.is_dir():
+        return _size(directory)
+    return sum(_size(path) for path in directory.rglob("*"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0

@@ -1,0 +1,72 @@
+"""What a load counts, how growth is charged, and when models come back too often."""
+
+import os
+
+from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.reloads import Reloads
+
+MB = 1 << 20
+
+
+def test_load_beside_an_unload_is_not_measured() -> None:
+    resident = [100 * MB]
+    meter = MemoryMeter(lambda: resident[0])
+    with meter.measure() as measure:
+        resident[0] += 10 * MB
+    assert measure.grown_bytes == 10 * MB
+    with meter.measure() as measure, meter.disturb():
+        resident[0] += 10 * MB - 4 * MB
+    assert measure.grown_bytes is None
+
+
+def test_unmeasured_load_counts_as_before_or_learned() -> None:
+    sizes = ModelSizes(MemoryMeter(lambda: 0))
+    for number in range(100):
+        sizes.note_loads({f"m{number}": MB}, 0, 3 * MB, imported_count=0)
+    sizes.leave("m0")
+    sizes.note_loads({"m0": MB, "new": 2 * MB}, 0, None, imported_count=0)
+    assert sizes.own_bytes["m0"] == 3 * MB
+    assert abs(sizes.own_bytes["new"] - 6 * MB) < MB // 100
+
+
+def test_library_does_not_count_for_the_first_model() -> None:
+    sizes = ModelSizes(MemoryMeter(lambda: 0))
+    sizes.note_loads({"a": MB}, 100 * MB, 60 * MB, imported_count=100)
+    assert sizes.own_bytes == {"a": 10 * MB}
+    sizes.note_loads({"b": MB}, 160 * MB, 2 * MB, imported_count=0)
+    assert sizes.own_bytes["b"] == 2 * MB
+
+
+def test_load_into_freed_memory_counts_half_of_its_files() -> None:
+    sizes = ModelSizes(MemoryMeter(lambda: 0))
+    sizes.note_loads({"a": 4 * MB}, 0, 0, imported_count=0)
+    assert sizes.own_bytes == {"a": 2 * MB}
+
+
+def test_growth_is_charged_to_active_models() -> None:
+    resident = [100 * MB]
+    sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
+    sizes.note_loads({"a": 10 * MB, "b": 30 * MB}, 100 * MB, 40 * MB, imported_count=0)
+    resident[0] = 140 * MB
+    assert not sizes.note_growth(["a", "b"], 0)
+    resident[0] = 160 * MB
+    assert set(sizes.note_growth(["a"], 0)) == {"a"}
+    assert sizes.own_bytes == {"a": 30 * MB, "b": 30 * MB}
+    resident[0] = 900 * MB
+    sizes.note_growth(["a"], 0)
+    assert sizes.own_bytes == {"a": 40 * MB, "b": 30 * MB}
+
+
+def test_workers_count_with_their_whole_memory() -> None:
+    assert workers_bytes([os.getpid()]) > MB
+    assert workers_bytes([]) == 0
+
+
+def test_frequent_reloads_are_noted_once() -> None:
+    reloads = Reloads()
+    warnings = [reloads.note_load(evicted_s=now_s - 5.0, now_s=now_s) for now_s in map(float, range(100, 400, 2))]
+    assert [bool(warning) for warning in warnings].count(True) == 1
+    assert "too small" in next(filter(None, warnings))
+    assert reloads.count == 150
+    assert reloads.note_load(evicted_s=0.0, now_s=1000.0) == ""

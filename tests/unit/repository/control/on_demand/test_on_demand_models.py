@@ -1,0 +1,351 @@
+"""Models on demand over a catalog whose loader only counts: threads, commands, polling, and the end."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from naiad.config.load_policy import LoadPolicy
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, invalid_argument
+from naiad.core.model import COLD, ModelState
+from naiad.repository.catalog import Catalog
+from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.residency import Ask, Refusal
+from naiad.repository.control.poll import PollTrigger
+from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.model_plan import ModelPlan
+from naiad.repository.stores.store import LocalStore, ModelEntry
+
+MB = 1 << 20
+WAIT_S = 60.0
+
+
+class Version:
+    def __init__(self, name: str, config: ModelConfig, stop: Callable[[], None]) -> None:
+        self.name, self.config = name, config
+        self.last_s, self.in_flight_count, self.is_bound = 0.0, 0, False
+        self._stop = stop
+
+    def stop(self, timeout_s: float) -> bool:
+        self._stop()
+        return True
+
+
+class Loader:
+    """A model has the size of its files; a file `broken` makes its load fail, `uses-x` makes it an ensemble of x."""
+
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.resident_bytes = 100 * MB
+        self.factor = 1
+        self._lock = threading.Lock()
+        self.may_load = threading.Event()
+        self.may_load.set()
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        config = ModelConfig(name=entry.name)
+        for child in entry.model_dir.iterdir():
+            if child.name.startswith("uses-"):
+                config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
+            if child.name == "pinned":
+                config.parameters["load_policy"].string_value = "pinned"
+        return ModelPlan(entry, config, list(entry.version_dirs))
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.resident_bytes += size
+
+    def config_of(self, loaded: Version) -> ModelConfig:
+        return loaded.config
+
+    def update(self, plan: ModelPlan, version: int, loaded: Version) -> None:
+        return None
+
+    def load(self, plan: ModelPlan, version: int) -> Version:
+        self.may_load.wait(WAIT_S)
+        self.loads.append(plan.entry.name)
+        directory = plan.entry.version_dirs[version]
+        if (directory / "broken").exists():
+            raise invalid_argument("broken")
+        size = self.factor * sum(path.stat().st_size for path in directory.iterdir())
+        self.add(size)
+
+        def stop() -> None:
+            self.add(-size)
+
+        return Version(plan.entry.name, plan.config, stop)
+
+
+class Scene:
+    """`budget` in bytes. Time stands still unless `now_s` is set."""
+
+    def __init__(self, root: Path, *, budget: int = 0, mode: str = "none", hold_s: float = WAIT_S) -> None:
+        self.root, self.mode = root, mode
+        self.loader = Loader()
+        self.ready: Mapping[str, Mapping[int, Version]] = {}
+        self.now_s = 1000.0
+        self.catalog: Catalog[Version] = Catalog(
+            [LocalStore(root)], self.loader, self._publish, ready_rule=ReadyRule()
+        )
+        self.settings = OnDemandSettings(LoadPolicy(is_on_demand=True), budget, hold_s)
+        self.ended: dict[str, list[InferError | None]] = {}
+        self._has_ended = threading.Condition()
+        self.control: RepositoryControl[Version] | None = None
+
+    def open(self) -> "OnDemandModels[Version]":
+        if self.mode == "none":
+            self.control = no_control(self.catalog, make_on_demand=self.make)
+        else:
+            self.control = explicit_control(self.catalog, lambda: None, ["*"], make_on_demand=self.make)
+        assert self.control.load_at_start()
+        assert self.control.on_demand is not None
+        return self.control.on_demand
+
+    def make(self, controller: ModelController[Version]) -> OnDemandModels[Version]:
+        models = OnDemandModels(
+            controller,
+            self.settings,
+            lambda version: VersionUse(version.last_s, version.in_flight_count, version.is_bound),
+            clock=lambda: self.now_s,
+            meter=MemoryMeter(lambda: self.loader.resident_bytes),
+        )
+        models.on_settled = self._note_end
+        return models
+
+    def _publish(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
+        self.ready = dict(ready)
+
+    def _note_end(self, key: str, failure: InferError | None) -> None:
+        with self._has_ended:
+            self.ended.setdefault(key, []).append(failure)
+            self._has_ended.notify_all()
+
+    def write(self, name: str, size: int = MB) -> Path:
+        directory = self.root / name / "1"
+        directory.mkdir(parents=True)
+        (directory / "model").write_bytes(bytes(size))
+        return directory
+
+    def request(self, models: "OnDemandModels[Version]", name: str) -> InferError | None:
+        """Ask for a model and wait for the end of its load, whose error is returned."""
+        before = len(self.ended.get(name, ()))
+        if models.ask(name) is Ask.READY:
+            return None
+        with self._has_ended:
+            assert self._has_ended.wait_for(lambda: len(self.ended.get(name, ())) > before, WAIT_S)
+        models.release(name)
+        return self.ended[name][-1]
+
+    def loaded(self) -> set[str]:
+        return set(self.ready)
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    made: list[Scene] = []
+
+    def make(**options: object) -> Scene:
+        made.append(Scene(tmp_path, **options))  # type: ignore[arg-type]  # the options of a scene
+        return made[-1]
+
+    yield make
+    for scene in made:
+        if scene.control is not None:
+            scene.control.unload_all(WAIT_S)
+
+
+def test_nothing_is_loaded_before_a_request(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    scene.write("m")
+    (scene.write("fixed").parent / "pinned").touch()
+    models = scene.open()
+    assert scene.loader.loads == ["fixed"]
+    rows = {row.name: row for row in scene.catalog.index()}
+    assert (rows["m"].state, rows["m"].reason) == (ModelState.UNAVAILABLE, COLD)
+    assert scene.catalog.is_ready()
+    assert models.find("m") == "m"
+    assert models.find("fixed") is None
+    assert models.find("other") is None
+    assert scene.request(models, "m") is None
+    assert scene.loaded() == {"m", "fixed"}
+    assert {row.state for row in scene.catalog.index()} == {ModelState.READY}
+
+
+def test_least_recently_used_model_makes_room(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=2 * MB)
+    for name in ("a", "b", "c"):
+        scene.write(name)
+    models = scene.open()
+    for name in ("a", "b"):
+        assert scene.request(models, name) is None
+        scene.now_s += 1
+    scene.ready["a"][1].last_s = scene.now_s
+    assert scene.request(models, "c") is None
+    assert scene.loaded() == {"a", "c"}
+    assert models.used_bytes == 2 * MB
+    assert models.eviction_count == 1
+    assert models.counts() == {"cold": 1, "loading": 0, "loaded": 2, "evicting": 0}
+    assert {row.name: row.reason for row in scene.catalog.index()} == {"a": "", "b": COLD, "c": ""}
+
+
+def test_measured_size_counts_instead_of_the_files(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=5 * MB)
+    scene.loader.factor = 3
+    scene.write("a")
+    scene.write("b")
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    assert models.used_bytes == 3 * MB
+    scene.now_s += 1
+    assert scene.request(models, "b") is None
+    models.sweep()
+    assert scene.loader.resident_bytes <= 100 * MB + 6 * MB
+    scene.now_s += 1
+    assert scene.request(models, "a") is None
+    assert models.used_bytes == 3 * MB
+
+
+def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=2 * MB)
+    scene.loader.factor = 3
+    scene.write("a")
+    models = scene.open()
+    failure = scene.request(models, "a")
+    assert failure is not None
+    assert f"{3 * MB} bytes" in failure.message
+    assert f"{2 * MB} bytes" in failure.message
+    assert scene.loaded() == set()
+    assert scene.loader.resident_bytes == 100 * MB
+    assert isinstance(models.ask("a"), Refusal)
+
+
+def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    (scene.write("a") / "broken").touch()
+    models = scene.open()
+    failure = scene.request(models, "a")
+    assert failure is not None
+    assert "broken" in failure.message
+    assert models.ask("a") == Refusal(failure.message, 1.0)
+    assert not models.is_answerable("a")
+    assert scene.catalog.is_ready(), "one broken model of a thousand is no reason to stop traffic"
+    assert scene.loader.loads == ["a"]
+    (scene.root / "a" / "1" / "broken").unlink()
+    scene.now_s += 1.0
+    assert scene.request(models, "a") is None
+    assert scene.loader.loads == ["a", "a"]
+
+
+def test_many_requests_load_once(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    scene.write("a")
+    models = scene.open()
+    scene.loader.may_load.clear()
+    asked = [models.ask("a") for _ in range(100)]
+    scene.loader.may_load.set()
+    assert scene.request(models, "a") is None
+    assert asked.count(Ask.BEGIN) == 1
+    assert scene.loader.loads == ["a"]
+
+
+def test_race_for_many_models_ends_without_errors(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=5 * MB)
+    names = [f"m{index:02}" for index in range(50)]
+    for name in names:
+        scene.write(name)
+    models = scene.open()
+    failures: list[InferError | None] = []
+
+    def client(number: int) -> None:
+        for step in range(10):
+            name = names[(number * 7 + step * 13) % len(names)]
+            failures.append(scene.request(models, name))
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(20)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join(WAIT_S)
+    assert failures == [None] * 200
+    assert models.used_bytes <= 5 * MB
+    assert models.load_count == len(scene.loader.loads)
+
+
+def test_load_waits_for_a_sequence_and_gives_up(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=MB, hold_s=0.0)
+    scene.write("a")
+    scene.write("b")
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    scene.ready["a"][1].is_bound = True
+    failure = scene.request(models, "b")
+    assert failure is not None
+    assert "in use" in failure.message
+    assert scene.loaded() == {"a"}
+
+
+def test_ensemble_brings_its_members_and_leaves_with_them(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=2 * MB)
+    scene.write("a")
+    scene.write("b", 2 * MB)
+    (scene.write("e", 0).parent / "uses-a").touch()
+    models = scene.open()
+    assert scene.request(models, "e") is None
+    assert scene.loaded() == {"a", "e"}
+    assert models.used_bytes == MB
+    scene.now_s += 1
+    assert scene.request(models, "b") is None
+    assert scene.loaded() == {"b"}
+    scene.now_s += 1
+    assert scene.request(models, "e") is None
+    assert scene.loaded() == {"a", "e"}
+
+
+def test_idle_model_is_unloaded_by_the_sweep(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    scene.settings = OnDemandSettings(LoadPolicy(is_on_demand=True, idle_unload_s=10.0))
+    scene.write("a")
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    models.sweep()
+    assert scene.loaded() == {"a"}
+    scene.now_s += 11.0
+    models.sweep()
+    assert scene.request(models, "a") is None
+    assert scene.loader.loads == ["a", "a"]
+
+
+def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(mode="explicit")
+    scene.write("a")
+    models = scene.open()
+    assert scene.control is not None
+    assert scene.loader.loads == []
+    scene.control.load_model("a", {})
+    assert models.counts()["loaded"] == 1
+    scene.control.unload_model("a", {})
+    assert models.find("a") is None
+    assert [row.reason for row in scene.catalog.index()] == ["unloaded"]
+    scene.control.load_model("a", {})
+    assert models.find("a") == "a"
+
+
+def test_polled_model_is_known_and_not_loaded(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    scene.write("a")
+    controller = ModelController(scene.catalog, lambda: None)
+    models = scene.make(controller)
+    trigger = PollTrigger(controller, poll_s=WAIT_S, settle_s=0.0, on_demand=models)
+    assert trigger.start()
+    assert scene.loader.loads == []
+    assert models.find("a") == "a"
+    assert scene.request(models, "a") is None
+    assert scene.loader.loads == ["a"]
+    trigger.stop(WAIT_S)
+    models.abandon()
+    assert controller.unload_all(WAIT_S)

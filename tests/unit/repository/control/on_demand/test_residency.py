@@ -1,0 +1,306 @@
+"""The table of models on demand: examples, and a state machine over requests, loads, failures and evictions."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from naiad.config.load_policy import LoadPolicy
+from naiad.repository.control.on_demand.residency import IDLE, Ask, Phase, Refusal, Residency, Use
+
+ON_DEMAND = LoadPolicy(is_on_demand=True)
+MB = 1_000_000
+
+
+def table(budget: int = 10 * MB, *, count: int = 4, size: int = 4 * MB, policy: LoadPolicy = ON_DEMAND) -> Residency:
+    residency = Residency(budget)
+    for index in range(count):
+        residency.add(f"m{index}", policy, size)
+    return residency
+
+
+def load(residency: Residency, name: str, now_s: float = 0.0, size: int = 4 * MB) -> None:
+    assert residency.ask(name, now_s) is Ask.BEGIN
+    assert residency.room(name, dict, now_s).is_admitted
+    residency.loaded(name, size, now_s, is_protected=False)
+
+
+def test_second_request_begins_no_load() -> None:
+    residency = table()
+    assert residency.ask("m0", 0.0) is Ask.BEGIN
+    assert residency.ask("m0", 0.0) is Ask.HELD
+    assert residency.room("m0", dict, 0.0).is_admitted
+    residency.loaded("m0", 3 * MB, 1.0)
+    assert residency.ask("m0", 1.0) is Ask.READY
+    assert residency.used_bytes == 3 * MB
+
+
+def test_least_recently_used_model_leaves_first() -> None:
+    residency = table()
+    load(residency, "m0")
+    load(residency, "m1")
+    assert residency.ask("m2", 5.0) is Ask.BEGIN
+    room = residency.room("m2", lambda: {"m0": Use(4.0), "m1": Use(3.0)}, 5.0)
+    assert not room.is_admitted
+    assert room.victims == [["m1"]]
+    residency.begin_eviction("m1")
+    assert residency.room("m2", dict, 5.0).victims == []
+    assert not residency.evicted("m1", 6.0)
+    assert residency.room("m2", dict, 6.0).is_admitted
+
+
+def test_busy_model_leaves_after_idle_ones() -> None:
+    residency = table()
+    load(residency, "m0")
+    load(residency, "m1")
+    residency.ask("m2", 5.0)
+    uses = {"m0": Use(1.0, is_busy=True), "m1": Use(3.0)}
+    assert residency.room("m2", lambda: uses, 5.0).victims == [["m1"]]
+    uses["m1"] = Use(3.0, is_bound=True)
+    assert residency.room("m2", lambda: uses, 5.0).victims == [["m0"]]
+
+
+@pytest.mark.parametrize(
+    ("use", "policy", "is_protected"),
+    [
+        (Use(0.0, is_bound=True), ON_DEMAND, False),
+        (IDLE, LoadPolicy(is_on_demand=True, min_residence_s=10.0), False),
+        (IDLE, ON_DEMAND, True),
+    ],
+    ids=["sequence", "residence", "held-requests"],
+)
+def test_next_model_waits_for_one_that_stays(use: Use, policy: LoadPolicy, is_protected: bool) -> None:
+    residency = table(5 * MB, policy=policy)
+    load(residency, "m0")
+    residency.models["m0"].is_protected = is_protected
+    residency.ask("m1", 5.0)
+    room = residency.room("m1", lambda: {"m0": use}, 5.0)
+    assert not room.is_admitted
+    assert not room.victims
+
+
+def test_call_of_a_running_model_exceeds_the_budget() -> None:
+    residency = table(5 * MB)
+    load(residency, "m0")
+    residency.ask("m1", 5.0, is_urgent=True)
+    room = residency.room("m1", lambda: {"m0": Use(4.0, is_busy=True)}, 5.0)
+    assert room.is_admitted
+    assert not room.victims
+    assert residency.used_bytes == 8 * MB
+
+
+def test_model_above_the_budget_is_refused() -> None:
+    residency = table(3 * MB)
+    residency.ask("m0", 0.0)
+    refusal = residency.room("m0", dict, 0.0).refusal
+    assert "4000000 bytes" in refusal
+    assert "3000000 bytes" in refusal
+
+
+def test_failed_load_has_a_growing_pause() -> None:
+    residency = table()
+    now_s = 0.0
+    for pause_s in (1.0, 2.0, 4.0):
+        assert residency.ask("m0", now_s) is Ask.BEGIN
+        residency.failed("m0", "no such file", now_s)
+        assert residency.ask("m0", now_s) == Refusal("no such file", pause_s)
+        assert not residency.is_answerable("m0", now_s)
+        now_s += pause_s
+    for _ in range(20):
+        residency.ask("m0", now_s)
+        residency.failed("m0", "no such file", now_s)
+        now_s += 60.0
+    assert residency.ask("m0", now_s) is Ask.BEGIN
+
+
+def test_request_during_an_eviction_loads_again() -> None:
+    residency = table()
+    load(residency, "m0")
+    residency.begin_eviction("m0")
+    assert residency.ask("m0", 1.0) is Ask.HELD
+    assert residency.evicted("m0", 2.0)
+    assert residency.is_loading("m0")
+
+
+def test_ensemble_leaves_before_its_member() -> None:
+    residency = table(10 * MB, count=3)
+    residency.add("e", ON_DEMAND, 0, ["m0"])
+    load(residency, "m0")
+    load(residency, "e", size=0)
+    load(residency, "m1")
+    residency.ask("m2", 5.0)
+    assert residency.room("m2", lambda: {"m1": Use(4.0)}, 5.0).victims == [["e", "m0"]]
+
+
+def test_member_of_a_loading_ensemble_stays() -> None:
+    residency = table(10 * MB, count=3)
+    residency.add("e", ON_DEMAND, 0, ["m0"])
+    load(residency, "m0")
+    load(residency, "m1")
+    residency.ask("e", 5.0)
+    residency.ask("m2", 5.0)
+    residency.room("e", dict, 5.0)
+    assert residency.room("m2", lambda: {"m1": Use(4.0)}, 5.0).victims == [["m1"]]
+
+
+def test_small_models_do_not_overtake_a_large_one() -> None:
+    residency = table(10 * MB, count=2)
+    residency.add("large", ON_DEMAND, 9 * MB)
+    residency.add("small", ON_DEMAND, 1 * MB)
+    load(residency, "m0")
+    residency.ask("large", 1.0)
+    residency.ask("small", 1.0)
+    assert residency.room("large", lambda: {"m0": IDLE}, 1.0).victims == [["m0"]]
+    residency.begin_eviction("m0")
+    assert not residency.room("small", dict, 1.0).is_admitted
+    residency.evicted("m0", 2.0)
+    assert residency.room("large", dict, 2.0).is_admitted
+
+
+def test_loads_behind_a_stuck_one_proceed() -> None:
+    residency = table(10 * MB, count=1)
+    residency.add("large", ON_DEMAND, 9 * MB)
+    residency.add("small", ON_DEMAND, 1 * MB)
+    load(residency, "m0")
+    residency.ask("large", 1.0)
+    residency.ask("small", 1.0)
+    assert not residency.room("large", lambda: {"m0": Use(is_bound=True)}, 1.0).victims
+    assert residency.room("small", dict, 1.0).is_admitted
+
+
+def test_grown_models_have_idle_ones_evicted() -> None:
+    residency = table()
+    load(residency, "m0")
+    load(residency, "m1")
+    residency.resize("m1", 9 * MB)
+    assert residency.excess({"m0": Use(1.0), "m1": Use(2.0)}, 3.0) == [["m0"]]
+
+
+def test_idle_model_is_unloaded_after_its_time() -> None:
+    residency = table(0, policy=LoadPolicy(is_on_demand=True, idle_unload_s=10.0))
+    load(residency, "m0")
+    assert residency.idle({"m0": Use(5.0)}, 14.0) == []
+    assert residency.idle({"m0": Use(5.0, is_busy=True)}, 16.0) == []
+    assert residency.idle({"m0": Use(5.0)}, 16.0) == [["m0"]]
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
+SIZES = {"a": 1, "b": 2, "c": 3, "d": 5, "e": 0}
+
+
+class OnDemand(RuleBasedStateMachine):
+    """What the threads would do, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.residency = Residency(6)
+        self.now_s = 0.0
+        self.bound: set[str] = set()
+        self.used_s: dict[str, float] = {}
+        self.exceeds = False
+        policy = LoadPolicy(is_on_demand=True, idle_unload_s=50.0, min_residence_s=2.0)
+        for name, size in SIZES.items():
+            self.residency.add(name, policy, size << 16, ["a", "b"] if name == "e" else ())
+        self.residency.budget_bytes = 6 << 16
+
+    def uses(self) -> dict[str, Use]:
+        return {
+            name: Use(self.used_s.get(name, 0.0), is_bound=name in self.bound)
+            for name in self.residency.of_phase(Phase.LOADED)
+        }
+
+    @rule(seconds=st.floats(0.1, 20.0))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(name=NAMES, is_urgent=st.booleans())
+    def ask(self, name: str, is_urgent: bool) -> None:
+        before = self.residency.models[name].phase
+        found = self.residency.ask(name, self.now_s, is_urgent=is_urgent)
+        assert (found is Ask.BEGIN) == (before is Phase.COLD and not isinstance(found, Refusal))
+        if found is Ask.READY:
+            self.used_s[name] = self.now_s
+
+    @rule(name=NAMES, binds=st.booleans())
+    def bind(self, name: str, binds: bool) -> None:
+        if binds and self.residency.models[name].phase is Phase.LOADED:
+            self.bound.add(name)
+        else:
+            self.bound.discard(name)
+
+    @precondition(lambda self: self.residency.of_phase(Phase.LOADING))
+    @rule(data=st.data(), outcome=st.sampled_from(["loaded", "failed"]))
+    def load(self, data: st.DataObject, outcome: str) -> None:
+        name = data.draw(st.sampled_from(self.residency.of_phase(Phase.LOADING)))
+        is_urgent = self.residency.models[name].is_urgent
+        room = self.residency.room(name, self.uses, self.now_s)
+        self.evict(room.victims)
+        if not room.is_admitted:
+            return
+        self.exceeds = self.exceeds or is_urgent
+        if outcome == "failed":
+            self.residency.failed(name, "reason", self.now_s)
+            return
+        for member in self.residency.models[name].members:
+            if self.residency.models[member].phase is Phase.COLD:
+                self.residency.loaded(member, SIZES[member] << 16, self.now_s, is_protected=False)
+        self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+
+    def evict(self, groups: list[list[str]]) -> None:
+        for name in [name for group in groups for name in group]:
+            model = self.residency.models[name]
+            assert model.phase is Phase.LOADED
+            assert not model.is_protected
+            assert name not in self.bound
+            assert self.now_s - model.loaded_s >= model.policy.min_residence_s
+            self.residency.begin_eviction(name)
+
+    @rule(name=NAMES)
+    def release(self, name: str) -> None:
+        self.residency.release(name)
+
+    @precondition(lambda self: self.residency.of_phase(Phase.EVICTING))
+    @rule(data=st.data())
+    def end_eviction(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.residency.of_phase(Phase.EVICTING)))
+        is_asked = self.residency.models[name].is_asked
+        assert self.residency.evicted(name, self.now_s) == is_asked
+        assert self.residency.is_loading(name) == is_asked
+
+    @rule()
+    def sweep(self) -> None:
+        self.evict(self.residency.idle(self.uses(), self.now_s)[:1])
+        self.evict(self.residency.excess(self.uses(), self.now_s))
+
+    @invariant()
+    def charges_add_up_and_stay_in_the_budget(self) -> None:
+        models = self.residency.models.values()
+        assert self.residency.used_bytes == sum(model.charged_bytes for model in models)
+        assert all(model.charged_bytes == 0 for model in models if model.phase is Phase.COLD)
+        for phase in Phase:
+            assert self.residency.count(phase) == sum(model.phase is phase for model in models)
+        if not self.exceeds:
+            assert self.residency.used_bytes <= self.residency.budget_bytes
+
+    def teardown(self) -> None:
+        """Every load that waits is admitted at last, when nothing keeps its room."""
+        self.bound.clear()
+        for _ in range(100):
+            self.now_s += 100.0
+            for name in self.residency.of_phase(Phase.LOADED):
+                self.residency.release(name)
+            for name in self.residency.of_phase(Phase.EVICTING):
+                self.residency.evicted(name, self.now_s)
+            waiting = self.residency.of_phase(Phase.LOADING)
+            if not waiting:
+                return
+            for name in waiting:
+                room = self.residency.room(name, self.uses, self.now_s)
+                self.evict(room.victims)
+                if room.is_admitted:
+                    self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+        raise AssertionError(f"{waiting} wait without end")
+
+
+TestOnDemand = OnDemand.TestCase
+TestOnDemand.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
