@@ -9,7 +9,7 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes, *, is_durable: bool = True) -> None:
     """Write a file beside the path and rename it. With `is_durable` it is on the disk before this returns.
 
-    Raises OSError, and then leaves nothing behind.
+    Raises OSError with the name of the file, which that of a full disk lacks, and then leaves nothing behind.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
@@ -19,8 +19,10 @@ def replace_file(path: Path, content: bytes, *, is_durable: bool = True) -> None
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
     if is_durable:
         synchronize_folder(path.parent)

@@ -1,5 +1,6 @@
 """Replacement of files."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def test_failure_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.M
         replace_file(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
+
+
+def test_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Errno 28") as raised:
+        replace_file(tmp_path / "a", b"new")
+    assert raised.value.filename == str(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_file_of_a_folder_is_synchronized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

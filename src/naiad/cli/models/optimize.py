@@ -327,7 +327,10 @@ def _with_place(error: OSError, workspace: Path) -> OSError | ValueError:
     if error.errno not in FULL_DISK:
         return error
     place = error.filename or workspace
-    return ValueError(f"no space is left on the disk of {place}; free some, or set --workspace to another disk")
+    return ValueError(
+        f"no space is left on the disk of {place}; free some, or choose another disk with --workspace, --report and "
+        "--output"
+    )
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:
@@ -361,6 +364,10 @@ def _optimize(
         config = _configuration(result)
         settings = replace(options.correctness, has_batch=result.source.has_batch)
         package.write(result, samples, config, target, flags.labels_file, source=runner, settings=settings)
+    except OSError as error:
+        if error.errno in FULL_DISK:
+            error.filename = error.filename or str(target)
+        raise
     finally:
         runner.close()
     print(f"package: {target}\n\nnaiad serve {shlex.quote(str(target))} serves it; naiad verify checks it elsewhere.")

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from naiad.files.replacement import replace_file
+
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #24292f; background: #f6f8fa; margin: 0; }
@@ -82,7 +84,11 @@ class Page:
 
     def write(self, path: Path) -> None:
         """Write the page. Raises OSError."""
-        path.write_text(self.render(), encoding="utf-8")
+        content = self.render().encode()
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a pipe, /dev/stdout
+        else:
+            replace_file(path, content)
 
 
 def _text(index: int, texts: Sequence[int]) -> str:

