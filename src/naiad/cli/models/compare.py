@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     from naiad.tools.optimize.comparing import ComparedModel, compare
     from naiad.tools.optimize.correctness.judgement_settings import Settings
     from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
-    from naiad.tools.optimize.correctness.runners.remote import ServerLostError
+    from naiad.tools.optimize.correctness.runners.remote import RemoteModelLostError
     from naiad.tools.optimize.steps.step_journal import to_json
 
     try:
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         )
         candidate = replace(source, place=flags.candidate)
         found = compare(source, candidate, flags.data, Precision(flags.precision), settings)
-    except (ValueError, OSError, RunnerError, ServerLostError) as error:
+    except (ValueError, OSError, RunnerError, RemoteModelLostError) as error:
         return fail("naiad compare", error, BAD_OPTION)
     except Exception:  # Status 1 says that the answers differ, and only that.
         traceback.print_exc()

@@ -56,7 +56,7 @@ def compare(
     """Return the gate's verdict on the candidate.
 
     Raises ValueError for a place or data that cannot be read, RunnerError if one of the models does not load or the
-    source does not answer, ServerLostError if a server does not answer any more.
+    source does not answer, RemoteModelLostError if a server does not answer any more.
     """
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-compare-")))

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class ServerLostError(Exception):
+class RemoteModelLostError(Exception):
     """There is no connection to the server any more: what it would have answered is not known."""
 
 
 class RemoteRunner(EventLoopRunner):
     """Sends requests to a server. `close` closes the connections.
 
-    Methods raise ServerLostError where the server does not answer any more.
+    Methods raise RemoteModelLostError where the server does not answer any more.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RemoteRunner(EventLoopRunner):
             metadata = self._await(self._client.model_metadata(model, version))
             config = self._config()
             _check_kind(config, f"{url}/{model}")
-        except ServerLostError as error:
+        except RemoteModelLostError as error:
             self._loop_thread.close()
             raise RunnerError(str(error)) from error
         except BaseException:
@@ -88,7 +88,7 @@ class RemoteRunner(EventLoopRunner):
             return super()._await(work)
         except RunnerError as error:
             if isinstance(error.__cause__, ConnectionFailedError):
-                raise ServerLostError(f"{self._url}: {error}") from error
+                raise RemoteModelLostError(f"{self._url}: {error}") from error
             raise
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from naiad.cli.models.compare import run
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
-from naiad.tools.optimize.correctness.runners.remote import RemoteRunner, ServerLostError
+from naiad.tools.optimize.correctness.runners.remote import RemoteModelLostError, RemoteRunner
 from support.scripted_server import right, scripted_server
 
 
@@ -63,7 +63,7 @@ def test_lost_server_has_an_error_of_its_own():
 
     with scripted_server(close) as server:
         runner = RemoteRunner(f"http://{server.url}", "echo")
-        with pytest.raises(ServerLostError, match=server.url):
+        with pytest.raises(RemoteModelLostError, match=server.url):
             runner.infer({"IN": np.zeros((1, 4), np.float32)})
         runner.close()
 
