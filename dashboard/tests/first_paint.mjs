@@ -1,6 +1,7 @@
 // How soon a page is there: node tests/first_paint.mjs URL COUNT. Prints a JSON list of times in ms since the address was
 // entered, each in a new context of Chromium, without a cache: the first paint with content, the first card of a model,
-// and the page at rest, which answers at once what is clicked. `python -m bench.live_page --paint COUNT` runs it.
+// the page at rest, which answers at once what is clicked, and the CPU time of the page until then, which other work of the
+// machine does not change. `python -m bench.live_page --paint COUNT` runs it.
 
 import { DESK, launch } from "./browser.mjs";
 
@@ -21,10 +22,14 @@ for (let number = 0; number <= Number(count); number++) {
             requestIdleCallback(() => note("interactive"));
         }).observe(document, { childList: true, subtree: true });
     });
+    const debug = await context.newCDPSession(page);
+    await debug.send("Performance.enable", { timeDomain: "threadTicks" });
     await page.goto(url);
     await page.waitForFunction(() => window.times.interactive && window.times.paint);
     // The first time is that of the browser, which starts its processes.
-    if (number > 0) rows.push(await page.evaluate(() => window.times));
+    const { metrics } = await debug.send("Performance.getMetrics");
+    const cpu = metrics.find((each) => each.name === "TaskDuration").value * 1000;
+    if (number > 0) rows.push({ ...(await page.evaluate(() => window.times)), cpu });
     await context.close();
 }
 await browser.close();
