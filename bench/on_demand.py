@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bench.process_tree import memory
 from naiad.client import Client
 from naiad.core.errors import InferError
-from naiad.options.on_demand import budget_bytes
+from naiad.options.on_demand_options import budget_bytes
 from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 
 _START_S = 600.0

@@ -10,8 +10,8 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt, internal
 from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RejectionResponse, RouteCategory
+from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import HttpContext
-from naiad.frontend.held import hold_context
 from naiad.frontend.refusal import note_refused
 from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.error_body import error_body

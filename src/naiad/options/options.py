@@ -12,7 +12,7 @@ from naiad.options.network.access_options import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
 from naiad.options.network.cloud_options import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
-from naiad.options.on_demand import OnDemandOptions
+from naiad.options.on_demand_options import OnDemandOptions
 from naiad.options.trace import TraceOptions
 
 REPOSITORY = "repository"

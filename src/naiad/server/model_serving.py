@@ -34,7 +34,7 @@ from naiad.repository.stores.bare_files import BareFilesStore
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import SingleModelStore, Store
 from naiad.repository.stores.stores import Stores
-from naiad.server.on_demand import hold_limits, on_demand_settings, show_on_demand, version_use
+from naiad.server.on_demand_parts import hold_limits, on_demand_settings, show_on_demand, version_use
 from naiad.server.process.memory import open_budget, overload_options, usable_memory_bytes
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.server_metrics import open_resources

@@ -16,7 +16,7 @@ from typing import Protocol
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.core.ports import Loop, TimerHandle
-from naiad.repository.control.on_demand.residency import Ask, Refusal
+from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class DemandedModels(Protocol):
     def find(self, name: str) -> str | None:
         """Return the key of a model on demand."""
 
-    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | Refusal:
+    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | LoadRefusal:
         """Note a request for a model that is not loaded. Raises KeyError for one that is not on demand."""
 
     def is_answerable(self, key: str) -> bool:
@@ -192,7 +192,7 @@ class HeldRequests:
             found = self._models.ask(key, is_urgent=is_urgent)
         except KeyError:
             raise cold from None  # it was unloaded by a command between the look-up and now
-        if isinstance(found, Refusal):
+        if isinstance(found, LoadRefusal):
             raise unavailable(f"{found.reason}; the next attempt is in {found.retry_in_s:.1f} s")
         queue = self._queues.get(key)
         if queue is None:

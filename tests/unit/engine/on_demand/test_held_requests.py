@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.engine.on_demand.held_inference import hold_request
 from naiad.engine.on_demand.held_requests import ColdModelError, HeldRequests, HoldLimits
-from naiad.repository.control.on_demand.residency import Ask, Refusal
+from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
 
 if TYPE_CHECKING:
     from naiad.core.response import InferResponse
@@ -49,14 +49,14 @@ class Models:
 
     def __init__(self) -> None:
         self.on_settled: Callable[[str, InferError | None], object] = lambda key, failure: None
-        self.answer: Ask | Refusal = Ask.BEGIN
+        self.answer: Ask | LoadRefusal = Ask.BEGIN
         self.urgent: list[bool] = []
         self.released: list[str] = []
 
     def find(self, name: str) -> str | None:
         return None if name == "other" else name
 
-    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | Refusal:
+    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | LoadRefusal:
         self.urgent.append(is_urgent)
         return self.answer
 
@@ -116,7 +116,7 @@ def test_failure_reaches_each_request_once() -> None:
 
 def test_request_after_a_failure_is_not_held() -> None:
     scene = Scene()
-    scene.models.answer = Refusal("no such file", 1.5)
+    scene.models.answer = LoadRefusal("no such file", 1.5)
     with pytest.raises(InferError, match=r"no such file; the next attempt is in 1\.5 s"):
         scene.hold("late")
     assert scene.held.count == 0

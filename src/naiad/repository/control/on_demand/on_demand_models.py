@@ -19,7 +19,15 @@ from naiad.repository.control.load_order import config_of_files
 from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules
 from naiad.repository.control.on_demand.reloads import Reloads
-from naiad.repository.control.on_demand.residency import Ask, Phase, Refusal, Residency, Use, Uses, too_large
+from naiad.repository.control.on_demand.residency import (
+    Ask,
+    LoadRefusal,
+    ResidencePhase,
+    Residency,
+    Use,
+    Uses,
+    too_large,
+)
 from naiad.repository.lifecycle import V
 from naiad.repository.loads import reason_of
 from naiad.repository.model_plan import ModelPlan, member_names
@@ -196,7 +204,7 @@ class OnDemandModels(Generic[V]):
         keys = self._keys.get(name)
         return next(iter(keys)) if keys is not None and len(keys) == 1 else None
 
-    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | Refusal:
+    def ask(self, key: str, *, is_urgent: bool = False) -> Ask | LoadRefusal:
         """Note a request that has not found a model in the table; begin the load if none is in progress.
 
         `is_urgent`: a running model waits for the answer. Raises KeyError if the model is not on demand any more.
@@ -431,21 +439,21 @@ class OnDemandModels(Generic[V]):
         """Unload idle models, and what is too much since models have grown; called about once a second."""
         with self._changed:
             now_s = self._clock()
-            for key in self._residency.of_phase(Phase.LOADED):
+            for key in self._residency.of_phase(ResidencePhase.LOADED):
                 if not self._catalog.is_served(key) and not self._residency.models[key].is_protected:
                     self._note_gone(key)
             uses = self._uses()
             self._note_growth(uses)
             self._swept_s = now_s
             for group in self._residency.idle(uses, now_s):
-                if all(self._residency.models[key].phase is Phase.LOADED for key in group):
+                if all(self._residency.models[key].phase is ResidencePhase.LOADED for key in group):
                     self._begin_eviction(group)
             for group in self._residency.excess(uses, now_s):
                 self._begin_eviction(group)
 
     def _note_growth(self, uses: Uses) -> None:
         grown: set[str] = {key for key in uses if self._workers[key]}
-        if not self._residency.count(Phase.LOADING) and not self._residency.count(Phase.EVICTING):
+        if not self._residency.count(ResidencePhase.LOADING) and not self._residency.count(ResidencePhase.EVICTING):
             active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]
             grown.update(self._sizes.note_growth(active, self._settings.budget_bytes))
         for key in grown:
@@ -459,7 +467,7 @@ class OnDemandModels(Generic[V]):
         """Return how the loaded models are used now; the lock is held."""
         found: dict[str, Use] = {}
         self._workers = {}
-        for key in self._residency.of_phase(Phase.LOADED):
+        for key in self._residency.of_phase(ResidencePhase.LOADED):
             uses = [self._use_of(version) for version in self._catalog.loaded_versions(key).values()]
             found[key] = Use(
                 max((use.last_s for use in uses), default=0.0),
@@ -482,12 +490,14 @@ class OnDemandModels(Generic[V]):
         """Return the sizes of the loaded models on demand."""
         with self._changed:
             models = self._residency.models.items()
-            return [ModelSize(key, model.charged_bytes) for key, model in models if model.phase is Phase.LOADED]
+            return [
+                ModelSize(key, model.charged_bytes) for key, model in models if model.phase is ResidencePhase.LOADED
+            ]
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of models in each phase, by its name."""
         with self._changed:
-            return {phase.name.lower(): self._residency.count(phase) for phase in Phase}
+            return {phase.name.lower(): self._residency.count(phase) for phase in ResidencePhase}
 
     @property
     def budget_bytes(self) -> int:

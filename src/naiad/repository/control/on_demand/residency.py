@@ -14,7 +14,7 @@ _LEAST_BYTES = 64 << 10
 """What a model counts at least before it is measured."""
 
 
-class Phase(enum.Enum):
+class ResidencePhase(enum.Enum):
     """Where a model is, see the package."""
 
     COLD = enum.auto()
@@ -48,7 +48,7 @@ class Resident:
     file_bytes: int
     members: frozenset[str] = frozenset()
     """The members of an ensemble."""
-    phase: Phase = Phase.COLD
+    phase: ResidencePhase = ResidencePhase.COLD
     charged_bytes: int = 0
     """What it takes of the budget now: estimated while it loads, then measured."""
     measured_bytes: int = 0
@@ -78,7 +78,7 @@ class Ask(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LoadRefusal:
     """A request that is not held, because the last load has failed."""
 
     reason: str
@@ -111,7 +111,7 @@ class Residency:
         """The charged bytes of all models."""
         self._leaving_bytes = 0
         """The part of it that models have which leave now."""
-        self._counts: Counter[Phase] = Counter()
+        self._counts: Counter[ResidencePhase] = Counter()
         self._above: dict[str, set[str]] = {}
         """The ensembles that contain a model."""
 
@@ -126,11 +126,11 @@ class Residency:
             self._above.setdefault(member, set()).add(name)
         if known is None:
             self.models[name] = Resident(name, policy, file_bytes, frozenset(members))
-            self._counts[Phase.COLD] += 1
+            self._counts[ResidencePhase.COLD] += 1
             return
         known.policy, known.file_bytes, known.members = policy, file_bytes, frozenset(members)
         known.failure_count, known.retry_s, known.reason = 0, -math.inf, ""
-        if known.phase is Phase.COLD:
+        if known.phase is ResidencePhase.COLD:
             known.measured_bytes = 0
 
     def remove(self, name: str) -> None:
@@ -140,30 +140,30 @@ class Residency:
             return
         for member in removed.members:
             self._above[member].discard(name)
-        self._become(removed, Phase.COLD, 0)
-        self._counts[Phase.COLD] -= 1
+        self._become(removed, ResidencePhase.COLD, 0)
+        self._counts[ResidencePhase.COLD] -= 1
         del self.models[name]
 
-    def count(self, phase: Phase) -> int:
+    def count(self, phase: ResidencePhase) -> int:
         """Return the number of models in a phase."""
         return self._counts[phase]
 
     def is_loading(self, name: str) -> bool:
         """Return whether a model loads, or waits for room."""
-        return name in self.models and self.models[name].phase is Phase.LOADING
+        return name in self.models and self.models[name].phase is ResidencePhase.LOADING
 
-    def _become(self, model: Resident, phase: Phase, charged_bytes: int) -> None:
+    def _become(self, model: Resident, phase: ResidencePhase, charged_bytes: int) -> None:
         """Set phase and charge; a model that does not load any more leaves the line."""
         self._counts[model.phase] -= 1
         self._counts[phase] += 1
         self.used_bytes += charged_bytes - model.charged_bytes
-        self._leaving_bytes -= model.charged_bytes if model.phase is Phase.EVICTING else 0
-        self._leaving_bytes += charged_bytes if phase is Phase.EVICTING else 0
+        self._leaving_bytes -= model.charged_bytes if model.phase is ResidencePhase.EVICTING else 0
+        self._leaving_bytes += charged_bytes if phase is ResidencePhase.EVICTING else 0
         model.phase, model.charged_bytes = phase, charged_bytes
-        if phase is not Phase.LOADING and model.name in self._line:
+        if phase is not ResidencePhase.LOADING and model.name in self._line:
             self._line.remove(model.name)
 
-    def of_phase(self, phase: Phase) -> list[str]:
+    def of_phase(self, phase: ResidencePhase) -> list[str]:
         """Return the models in a phase."""
         return [name for name, model in self.models.items() if model.phase is phase]
 
@@ -174,27 +174,27 @@ class Residency:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def ask(self, name: str, now_s: float, *, is_urgent: bool = False) -> Ask | Refusal:
+    def ask(self, name: str, now_s: float, *, is_urgent: bool = False) -> Ask | LoadRefusal:
         """Note a request for a model. `is_urgent`: a running model waits for it.
 
         Raises KeyError for a model that is not on demand.
         """
         model = self.models[name]
-        if model.phase is Phase.LOADED:
+        if model.phase is ResidencePhase.LOADED:
             return Ask.READY
         model.is_urgent = model.is_urgent or is_urgent
-        if model.phase is Phase.LOADING:
+        if model.phase is ResidencePhase.LOADING:
             return Ask.HELD
         if now_s < model.retry_s:
-            return Refusal(model.reason, model.retry_s - now_s)
-        if model.phase is Phase.EVICTING:
+            return LoadRefusal(model.reason, model.retry_s - now_s)
+        if model.phase is ResidencePhase.EVICTING:
             model.is_asked = True
             return Ask.HELD
         self._begin(model)
         return Ask.BEGIN
 
     def _begin(self, model: Resident) -> None:
-        self._become(model, Phase.LOADING, 0)
+        self._become(model, ResidencePhase.LOADING, 0)
         model.is_asked = False
         self._line.append(model.name)
 
@@ -202,7 +202,7 @@ class Residency:
 
     def estimate(self, name: str) -> int:
         """Return the bytes that a load of a model will add, with the members that it brings along."""
-        members = [each for each in self._members_below(name) if self.models[each].phase is Phase.COLD]
+        members = [each for each in self._members_below(name) if self.models[each].phase is ResidencePhase.COLD]
         return sum(self.models[each].measured_bytes or self.file_estimate(each) for each in (name, *members))
 
     def file_estimate(self, name: str) -> int:
@@ -244,7 +244,7 @@ class Residency:
         return Room(victims=victims)
 
     def _admit(self, model: Resident, size_bytes: int) -> Room:
-        self._become(model, Phase.LOADING, size_bytes)
+        self._become(model, ResidencePhase.LOADING, size_bytes)
         if model.name in self._line:
             self._line.remove(model.name)
             self._is_stuck = False
@@ -259,7 +259,7 @@ class Residency:
     def loaded(self, name: str, size_bytes: int, now_s: float, *, is_protected: bool = True) -> None:
         """Note that a model is loaded, by a request, as a member or by a command."""
         model = self.models[name]
-        self._become(model, Phase.LOADED, size_bytes)
+        self._become(model, ResidencePhase.LOADED, size_bytes)
         model.measured_bytes = size_bytes
         model.loaded_s = now_s
         model.is_protected = is_protected
@@ -280,7 +280,7 @@ class Residency:
     def failed(self, name: str, reason: str, now_s: float) -> None:
         """Note that a load has failed: the next one begins after a pause, twice as long each time."""
         model = self.models[name]
-        self._become(model, Phase.COLD, 0)
+        self._become(model, ResidencePhase.COLD, 0)
         model.is_urgent = model.is_asked = False
         model.reason = reason
         model.retry_s = now_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(model.failure_count, 16))
@@ -291,12 +291,12 @@ class Residency:
     def begin_eviction(self, name: str) -> None:
         """Note that a loaded model leaves."""
         model = self.models[name]
-        self._become(model, Phase.EVICTING, model.charged_bytes)
+        self._become(model, ResidencePhase.EVICTING, model.charged_bytes)
 
     def evicted(self, name: str, now_s: float) -> bool:
         """Note that a model has left; return whether a request waits for it, whose load the caller begins."""
         model = self.models[name]
-        self._become(model, Phase.COLD, 0)
+        self._become(model, ResidencePhase.COLD, 0)
         model.evicted_s = now_s
         if not model.is_asked:
             return False
@@ -315,7 +315,7 @@ class Residency:
         found: list[list[str]] = []
         for name, model in self.models.items():
             limit_s = model.policy.idle_unload_s
-            if model.phase is not Phase.LOADED or not limit_s:
+            if model.phase is not ResidencePhase.LOADED or not limit_s:
                 continue
             group = self._group(name, uses, now_s, frozenset())
             if group is None or any(uses.get(each, IDLE).is_busy for each in group):
@@ -332,7 +332,7 @@ class Residency:
         groups: list[tuple[bool, float, list[str]]] = []
         if missing_bytes > 0:
             for name, model in self.models.items():
-                if model.phase is Phase.LOADED and model.charged_bytes:
+                if model.phase is ResidencePhase.LOADED and model.charged_bytes:
                     group = self._group(name, uses, now_s, kept)
                     if group is not None:
                         is_busy = any(uses.get(each, IDLE).is_busy for each in group)
@@ -355,7 +355,12 @@ class Residency:
         group = [*self._loaded_above(name), name]
         for each in group:
             model = self.models[each]
-            if model.phase is Phase.LOADING or model.is_protected or each in kept or uses.get(each, IDLE).is_bound:
+            if (
+                model.phase is ResidencePhase.LOADING
+                or model.is_protected
+                or each in kept
+                or uses.get(each, IDLE).is_bound
+            ):
                 return None
             if now_s - model.loaded_s < model.policy.min_residence_s:
                 return None
@@ -368,7 +373,7 @@ class Residency:
 
         def visit(member: str) -> None:
             for other in self._above.get(member, ()):
-                if other not in seen and self.models[other].phase in (Phase.LOADING, Phase.LOADED):
+                if other not in seen and self.models[other].phase in (ResidencePhase.LOADING, ResidencePhase.LOADED):
                     seen.add(other)
                     visit(other)
                     order.append(other)

@@ -38,7 +38,7 @@ def test_library_does_not_count_for_the_first_model() -> None:
     assert sizes.own_bytes["b"] == 2 * MB
 
 
-def test_load_into_freed_memory_counts_half_of_its_files() -> None:
+def test_load_into_freed_memory_counts_half() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
     sizes.note_loads({"a": 4 * MB}, 0, 0, imported_count=0)
     assert sizes.own_bytes == {"a": 2 * MB}

@@ -15,7 +15,7 @@ from naiad.repository.control.control_modes import RepositoryControl, explicit_c
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
-from naiad.repository.control.on_demand.residency import Ask, Refusal
+from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
@@ -221,7 +221,7 @@ def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None
     assert f"{2 * MB} bytes" in failure.message
     assert scene.loaded() == set()
     assert scene.loader.resident_bytes == 100 * MB
-    assert isinstance(models.ask("a"), Refusal)
+    assert isinstance(models.ask("a"), LoadRefusal)
 
 
 def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) -> None:
@@ -231,7 +231,7 @@ def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) ->
     failure = scene.request(models, "a")
     assert failure is not None
     assert "broken" in failure.message
-    assert models.ask("a") == Refusal(failure.message, 1.0)
+    assert models.ask("a") == LoadRefusal(failure.message, 1.0)
     assert not models.is_answerable("a")
     assert scene.catalog.is_ready(), "one broken model of a thousand is no reason to stop traffic"
     assert scene.loader.loads == ["a"]

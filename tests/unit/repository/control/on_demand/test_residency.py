@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.repository.control.on_demand.residency import IDLE, Ask, Phase, Refusal, Residency, Use
+from naiad.repository.control.on_demand.residency import IDLE, Ask, LoadRefusal, ResidencePhase, Residency, Use
 
 ON_DEMAND = LoadPolicy(is_on_demand=True)
 MB = 1_000_000
@@ -103,7 +103,7 @@ def test_failed_load_has_a_growing_pause() -> None:
     for pause_s in (1.0, 2.0, 4.0):
         assert residency.ask("m0", now_s) is Ask.BEGIN
         residency.failed("m0", "no such file", now_s)
-        assert residency.ask("m0", now_s) == Refusal("no such file", pause_s)
+        assert residency.ask("m0", now_s) == LoadRefusal("no such file", pause_s)
         assert not residency.is_answerable("m0", now_s)
         now_s += pause_s
     for _ in range(20):
@@ -206,7 +206,7 @@ class OnDemand(RuleBasedStateMachine):
     def uses(self) -> dict[str, Use]:
         return {
             name: Use(self.used_s.get(name, 0.0), is_bound=name in self.bound)
-            for name in self.residency.of_phase(Phase.LOADED)
+            for name in self.residency.of_phase(ResidencePhase.LOADED)
         }
 
     @rule(seconds=st.floats(0.1, 20.0))
@@ -217,21 +217,21 @@ class OnDemand(RuleBasedStateMachine):
     def ask(self, name: str, is_urgent: bool) -> None:
         before = self.residency.models[name].phase
         found = self.residency.ask(name, self.now_s, is_urgent=is_urgent)
-        assert (found is Ask.BEGIN) == (before is Phase.COLD and not isinstance(found, Refusal))
+        assert (found is Ask.BEGIN) == (before is ResidencePhase.COLD and not isinstance(found, LoadRefusal))
         if found is Ask.READY:
             self.used_s[name] = self.now_s
 
     @rule(name=NAMES, binds=st.booleans())
     def bind(self, name: str, binds: bool) -> None:
-        if binds and self.residency.models[name].phase is Phase.LOADED:
+        if binds and self.residency.models[name].phase is ResidencePhase.LOADED:
             self.bound.add(name)
         else:
             self.bound.discard(name)
 
-    @precondition(lambda self: self.residency.of_phase(Phase.LOADING))
+    @precondition(lambda self: self.residency.of_phase(ResidencePhase.LOADING))
     @rule(data=st.data(), outcome=st.sampled_from(["loaded", "failed"]))
     def load(self, data: st.DataObject, outcome: str) -> None:
-        name = data.draw(st.sampled_from(self.residency.of_phase(Phase.LOADING)))
+        name = data.draw(st.sampled_from(self.residency.of_phase(ResidencePhase.LOADING)))
         is_urgent = self.residency.models[name].is_urgent
         room = self.residency.room(name, self.uses, self.now_s)
         self.evict(room.victims)
@@ -242,14 +242,14 @@ class OnDemand(RuleBasedStateMachine):
             self.residency.failed(name, "reason", self.now_s)
             return
         for member in self.residency.models[name].members:
-            if self.residency.models[member].phase is Phase.COLD:
+            if self.residency.models[member].phase is ResidencePhase.COLD:
                 self.residency.loaded(member, SIZES[member] << 16, self.now_s, is_protected=False)
         self.residency.loaded(name, SIZES[name] << 16, self.now_s)
 
     def evict(self, groups: list[list[str]]) -> None:
         for name in [name for group in groups for name in group]:
             model = self.residency.models[name]
-            assert model.phase is Phase.LOADED
+            assert model.phase is ResidencePhase.LOADED
             assert not model.is_protected
             assert name not in self.bound
             assert self.now_s - model.loaded_s >= model.policy.min_residence_s
@@ -259,10 +259,10 @@ class OnDemand(RuleBasedStateMachine):
     def release(self, name: str) -> None:
         self.residency.release(name)
 
-    @precondition(lambda self: self.residency.of_phase(Phase.EVICTING))
+    @precondition(lambda self: self.residency.of_phase(ResidencePhase.EVICTING))
     @rule(data=st.data())
     def end_eviction(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self.residency.of_phase(Phase.EVICTING)))
+        name = data.draw(st.sampled_from(self.residency.of_phase(ResidencePhase.EVICTING)))
         is_asked = self.residency.models[name].is_asked
         assert self.residency.evicted(name, self.now_s) == is_asked
         assert self.residency.is_loading(name) == is_asked
@@ -276,8 +276,8 @@ class OnDemand(RuleBasedStateMachine):
     def charges_add_up_and_stay_in_the_budget(self) -> None:
         models = self.residency.models.values()
         assert self.residency.used_bytes == sum(model.charged_bytes for model in models)
-        assert all(model.charged_bytes == 0 for model in models if model.phase is Phase.COLD)
-        for phase in Phase:
+        assert all(model.charged_bytes == 0 for model in models if model.phase is ResidencePhase.COLD)
+        for phase in ResidencePhase:
             assert self.residency.count(phase) == sum(model.phase is phase for model in models)
         if not self.exceeds:
             assert self.residency.used_bytes <= self.residency.budget_bytes
@@ -287,11 +287,11 @@ class OnDemand(RuleBasedStateMachine):
         self.bound.clear()
         for _ in range(100):
             self.now_s += 100.0
-            for name in self.residency.of_phase(Phase.LOADED):
+            for name in self.residency.of_phase(ResidencePhase.LOADED):
                 self.residency.release(name)
-            for name in self.residency.of_phase(Phase.EVICTING):
+            for name in self.residency.of_phase(ResidencePhase.EVICTING):
                 self.residency.evicted(name, self.now_s)
-            waiting = self.residency.of_phase(Phase.LOADING)
+            waiting = self.residency.of_phase(ResidencePhase.LOADING)
             if not waiting:
                 return
             for name in waiting:

@@ -8,7 +8,7 @@ from naiad.core.model import ModelKey, name_of
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.serving.served import Served
-from naiad.options.on_demand import budget_bytes
+from naiad.options.on_demand_options import budget_bytes
 from naiad.options.options import ServerOptions
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
 from naiad.server.process.memory import usable_memory_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.options.on_demand import OnDemandOptions, budget_bytes
+from naiad.options.on_demand_options import OnDemandOptions, budget_bytes
 
 
 @pytest.mark.parametrize(
