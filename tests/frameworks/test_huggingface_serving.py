@@ -168,7 +168,7 @@ def test_cross_encoder_reranks(server, repository, models):
     body = {"model": "judge", "query": "ada works", "documents": documents}
     found = httpx.post(f"http://{server.http_url}/v1/rerank", json=body, timeout=300).json()
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(repository / "judge" / "1")
-    pairs = tokenizer(["ada works"] * 2, documents, return_tensors="pt", padding=True)
+    pairs = tokenizer(["ada works"] * 2, documents, return_tensors="pt", padding=True, return_token_type_ids=True)
     with torch.inference_mode():
         wanted = models["judge"](**pairs).logits.sigmoid()[:, 0].numpy()
     assert [each["index"] for each in found["results"]] == np.argsort(-wanted).tolist()
