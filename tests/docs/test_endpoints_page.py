@@ -12,6 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (?:`([^`]+)` )?\| (?:`([^`]+)` )?\| (.+?) \| (.+) \|$", re.MULTILINE)
 ROWS = [match.groups(default="") for match in ROW.finditer((ROOT / "docs/endpoints.md").read_text())]
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+OTHER_SERVICES = {
+    *(f"grpc.health.v1.Health/{name}" for name in ("Check", "Watch")),
+    *(f"grpc.reflection.{name}.ServerReflection/ServerReflectionInfo" for name in ("v1", "v1alpha")),
+}
 
 
 def test_the_page_lists_every_route_and_no_other():
@@ -26,9 +30,7 @@ def test_the_page_lists_every_rpc_and_no_other():
     assert {rpc if "/" in rpc else f"inference.GRPCInferenceService/{rpc}" for rpc in listed} == {
         path.removeprefix("/") for path in declared
     }
-    assert listed == {method.name for method in SERVICE.methods} | {
-        f"grpc.health.v1.Health/{name}" for name in ("Check", "Watch")
-    }
+    assert listed == {method.name for method in SERVICE.methods} | OTHER_SERVICES
 
 
 @pytest.mark.parametrize("described", [row[3] for row in ROWS], ids=[row[0] or row[1] for row in ROWS])

@@ -17,7 +17,7 @@ class NoClientError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TensorField:
     """A tensor of the model."""
 
     identifier: str
@@ -40,8 +40,8 @@ class ModelInterface:
     """A model with its inputs and outputs."""
 
     name: str
-    inputs: Sequence[Field]
-    outputs: Sequence[Field]
+    inputs: Sequence[TensorField]
+    outputs: Sequence[TensorField]
     is_decoupled: bool
     """It sends any number of responses."""
     takes_sequences: bool
@@ -75,11 +75,11 @@ def read_interface(name: str, config: ModelConfig, naming: Naming) -> ModelInter
     input_names = identifiers((each.name for each in config.input), naming)
     output_names = identifiers((each.name for each in config.output), naming)
     inputs = [
-        Field(own, each.name, BY_CONFIG_NUMBER[each.data_type], (*batch, *each.dims), each.optional)
+        TensorField(own, each.name, BY_CONFIG_NUMBER[each.data_type], (*batch, *each.dims), each.optional)
         for own, each in zip(input_names, config.input, strict=True)
     ]
     outputs = [
-        Field(own, each.name, BY_CONFIG_NUMBER[each.data_type], (*batch, *each.dims))
+        TensorField(own, each.name, BY_CONFIG_NUMBER[each.data_type], (*batch, *each.dims))
         for own, each in zip(output_names, config.output, strict=True)
     ]
     return ModelInterface(name, inputs, outputs, is_decoupled, takes_sequences)

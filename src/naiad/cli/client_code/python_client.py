@@ -4,7 +4,7 @@ import json
 import keyword
 from collections.abc import Sequence
 
-from naiad.cli.client_code.model_interface import Field, ModelInterface, Naming
+from naiad.cli.client_code.model_interface import ModelInterface, Naming, TensorField
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt
 
@@ -158,7 +158,7 @@ def _imports(interface: ModelInterface) -> str:
     return "\n".join([f"from collections.abc import {names}", *context, *lines])
 
 
-def _inputs(fields: Sequence[Field]) -> str:
+def _inputs(fields: Sequence[TensorField]) -> str:
     # A dataclass has its required fields first.
     ordered = sorted(fields, key=lambda field: field.is_optional)
     lines = [
@@ -181,7 +181,7 @@ def _inputs(fields: Sequence[Field]) -> str:
     return "\n".join(lines)
 
 
-def _outputs(fields: Sequence[Field]) -> str:
+def _outputs(fields: Sequence[TensorField]) -> str:
     lines = ["@dataclass(frozen=True, kw_only=True)", "class Outputs:", '    """The outputs of the model."""', ""]
     for field in fields:
         lines += [f"    {field.identifier}: {_type_of(field)}", f'    """{_documented(field)}"""']
@@ -196,7 +196,7 @@ def _outputs(fields: Sequence[Field]) -> str:
     return "\n".join([*lines, "        )", ""])
 
 
-def _type_of(field: Field) -> str:
+def _type_of(field: TensorField) -> str:
     if field.datatype is DataType.BF16:
         return "NDArray[Any]"  # ml_dtypes has no type for it
     return f"NDArray[np.{_SCALARS.get(field.datatype, field.datatype.numpy.name)}]"
@@ -205,7 +205,7 @@ def _type_of(field: Field) -> str:
 _SCALARS = {DataType.BYTES: "object_", DataType.BOOL: "bool_"}
 
 
-def _documented(field: Field) -> str:
+def _documented(field: TensorField) -> str:
     notes = {DataType.BYTES: "; str or bytes, of outputs bytes", DataType.BF16: "; ml_dtypes.bfloat16"}
     return _in_docstring(f"{field.description}{notes.get(field.datatype, '')}.")
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.client_code.model_interface import Field, ModelInterface, Naming, NoClientError
+from naiad.cli.client_code.model_interface import ModelInterface, Naming, NoClientError, TensorField
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt
 
@@ -52,7 +52,7 @@ def typescript_client(interface: ModelInterface) -> str:
     return text
 
 
-def _property(field: Field, *, is_input: bool) -> str:
+def _property(field: TensorField, *, is_input: bool) -> str:
     array = _ARRAYS[field.datatype]
     kind = f"Input<{_accepted(field.datatype, array)}>" if is_input else f"Tensor<{array}>"
     mark = "?" if field.is_optional else ""
@@ -67,7 +67,7 @@ def _accepted(datatype: DataType, array: str) -> str:
     return f"{array} | readonly {'bigint' if datatype in _WIDE else 'number'}[]"
 
 
-def _specs(fields: Sequence[Field]) -> str:
+def _specs(fields: Sequence[TensorField]) -> str:
     rows = []
     for field in fields:
         shape = ", ".join(map(str, field.shape))

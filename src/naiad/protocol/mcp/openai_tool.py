@@ -1,4 +1,4 @@
-"""Language models and embeddings as tools: they take prompts, messages or texts in place of tensors."""
+"""Models of texts as tools: they take prompts, messages, texts to embed or documents to rank in place of tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from naiad.protocol.mcp.tool_result import MAX_SHOWN_ELEMENTS, SHOWN_FIRST, tool
 Json = dict[str, Any]
 
 MAX_TEXTS = 64
-"""Limit of the texts of one call that are embedded."""
+"""Limit of the texts of one call that are embedded, or ranked."""
 _MESSAGES: Json = {
     "type": "array",
     "description": "The conversation, the oldest message first.",
@@ -42,6 +42,25 @@ _EMBEDDED: Json = {
     },
     "dimensions": {"type": "integer", "minimum": 1, "description": "Length of the vectors."},
 }
+_RANKED: Json = {
+    "query": {"type": "string", "description": "What the documents are compared with."},
+    "documents": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS},
+    "top_n": {"type": "integer", "minimum": 1, "description": "How many of the best documents are returned."},
+}
+_RANKED_SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "results": {
+            "type": "array",
+            "description": "The best document first, by its position in the list.",
+            "items": {
+                "type": "object",
+                "properties": {"index": {"type": "integer"}, "relevance_score": {"type": "number"}},
+            },
+        }
+    },
+    "required": ["results"],
+}
 _TEXT_SCHEMA: Json = {
     "type": "object",
     "properties": {"text": {"type": "string"}, "finish_reason": {"type": ["string", "null"]}},
@@ -61,29 +80,36 @@ def is_chat(mapping: OpenAiMapping) -> bool:
 
 def describe_openai_model(name: str, config: ModelConfig, mapping: OpenAiMapping) -> Json:
     """Return the tool of a model that the OpenAI API serves."""
-    if not mapping.generates:
-        does, required = "returns vectors of texts", "input"
+    if mapping.task == "embedding":
+        does, required = "returns vectors of texts", ["input"]
+    elif mapping.task == "rerank":
+        does, required = "ranks documents by how well they fit a query", ["query", "documents"]
     elif is_chat(mapping):
-        does, required = "answers in a conversation", "messages"
+        does, required = "answers in a conversation", ["messages"]
     else:
-        does, required = "continues a prompt", "prompt"
+        does, required = "continues a prompt", ["prompt"]
     return {
         "name": tool_name(name),
         "description": description_of(config) or f"The model {excerpt(name)}: it {does}.",
         "inputSchema": {
             "type": "object",
             "properties": _properties(mapping),
-            "required": [required],
+            "required": required,
             "additionalProperties": False,
         },
-        "outputSchema": _TEXT_SCHEMA if mapping.generates else _VECTORS_SCHEMA,
+        "outputSchema": _OUTPUT_SCHEMAS.get(mapping.task, _TEXT_SCHEMA),
         "annotations": {"openWorldHint": False},
     }
 
 
+_OUTPUT_SCHEMAS = {"embedding": _VECTORS_SCHEMA, "rerank": _RANKED_SCHEMA}
+
+
 def _properties(mapping: OpenAiMapping) -> Json:
-    if not mapping.generates:
+    if mapping.task == "embedding":
         return _EMBEDDED
+    if mapping.task == "rerank":
+        return _RANKED
     if is_chat(mapping):
         return {"messages": _MESSAGES, **_SAMPLING}
     return {"prompt": {"type": "string", "description": "The text to continue."}, **_SAMPLING}
@@ -95,16 +121,21 @@ def openai_body(name: str, mapping: OpenAiMapping, arguments: Mapping[str, Any])
     unknown = sorted(arguments.keys() - known.keys())
     if unknown:
         raise invalid_argument(f"unknown argument '{excerpt(unknown[0])}'; known are {', '.join(known)}")
-    texts = arguments.get("input")
-    if isinstance(texts, list) and len(texts) > MAX_TEXTS:
-        raise invalid_argument(f"'input' has {len(texts)} texts; a call takes at most {MAX_TEXTS}: make more calls")
+    for member in ("input", "documents"):
+        texts = arguments.get(member)
+        if isinstance(texts, list) and len(texts) > MAX_TEXTS:
+            raise invalid_argument(
+                f"'{member}' has {len(texts)} texts; a call takes at most {MAX_TEXTS}: make more calls"
+            )
     return orjson.dumps({**arguments, "model": name})
 
 
 def read_openai_answer(mapping: OpenAiMapping, body: bytes) -> Json:
     """Return the result of a call for the body of a response of the OpenAI API."""
     answer = orjson.loads(body)
-    if not mapping.generates:
+    if mapping.task == "rerank":
+        return tool_result({"results": answer["results"]})
+    if mapping.task == "embedding":
         return _vectors_result([row["embedding"] for row in answer["data"]])
     choice = answer["choices"][0]
     text = choice["message"]["content"] if "message" in choice else choice["text"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
+from naiad.config.openai_mapping import OpenAiMapping
 from naiad.core.errors import InferError, Rejection, invalid_argument
 from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
@@ -15,14 +16,15 @@ from naiad.frontend.context import HttpContext, announced_bytes
 from naiad.frontend.peer import is_local
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.generate import GenerateRoutes
-from naiad.frontend.rest.mcp.model_call import ModelCall
 from naiad.frontend.rest.mcp.served_tools import ServedTools, Tool
+from naiad.frontend.rest.mcp.tool_call import ToolCall
 from naiad.frontend.rest.mcp.tool_reply import ToolReply
 from naiad.frontend.router import Action, Router, refuse
 from naiad.operations.mcp import MCP
-from naiad.operations.openai import CHAT_COMPLETIONS, COMPLETIONS, EMBEDDINGS
+from naiad.operations.openai import CHAT_COMPLETIONS, COMPLETIONS, EMBEDDINGS, RERANK
 from naiad.operations.operation import AnyOperation
-from naiad.protocol.mcp.messages import (
+from naiad.protocol.mcp.openai_tool import is_chat, openai_body, read_openai_answer
+from naiad.protocol.mcp.rpc_messages import (
     INVALID_PARAMS,
     MAX_BODY_BYTES,
     METHOD_NOT_FOUND,
@@ -36,7 +38,6 @@ from naiad.protocol.mcp.messages import (
     initialized,
     read_call,
 )
-from naiad.protocol.mcp.openai_tool import is_chat, openai_body, read_openai_answer
 from naiad.protocol.mcp.sequence_arguments import takes_sequences
 from naiad.telemetry.metrics.response_metrics import rejections
 
@@ -168,12 +169,18 @@ class McpRoutes:
         if mapping is None:
             reply = ToolReply(context, call, body)
             in_sequence = takes_sequences(tool.config)
-            receiver = ModelCall(reply, self._engine, is_decoupled=tool.is_decoupled, in_sequence=in_sequence)
+            receiver = ToolCall(reply, self._engine, is_decoupled=tool.is_decoupled, in_sequence=in_sequence)
             self._generate.execute(reply, tool.model, receiver)
             return
-        operation = EMBEDDINGS if not mapping.generates else CHAT_COMPLETIONS if is_chat(mapping) else COMPLETIONS
         reply = ToolReply(context, call, body, lambda answer: read_openai_answer(mapping, answer))
-        self._openai[operation](reply, {})
+        self._openai[_operation_of(mapping)](reply, {})
+
+
+def _operation_of(mapping: OpenAiMapping) -> AnyOperation:
+    """Return the operation of the OpenAI API that executes a model's tool."""
+    if mapping.generates:
+        return CHAT_COMPLETIONS if is_chat(mapping) else COMPLETIONS
+    return RERANK if mapping.task == "rerank" else EMBEDDINGS
 
 
 def _respond(context: HttpContext, call: Call, result: Json) -> None:

@@ -14,7 +14,7 @@ from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer, 
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.stream import EVENTS
 from naiad.protocol.json.response import as_event
-from naiad.protocol.mcp.messages import Call, Json, encode_progress, encode_result
+from naiad.protocol.mcp.rpc_messages import Call, Json, encode_progress, encode_result
 from naiad.protocol.mcp.tool_result import tool_error
 from naiad.wire.header_fields import Headers
 

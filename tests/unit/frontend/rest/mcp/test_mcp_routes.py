@@ -1,5 +1,6 @@
 """The endpoint of the Model Context Protocol in front of a thousand models: pages, rights, and where clients are."""
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,11 @@ from naiad.core.errors import not_found
 from naiad.core.model import IndexEntry, ModelState, ServerMetadata
 from naiad.core.request_limits import unlimited
 from naiad.frontend.access import Restrictions
+from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
 from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
+from naiad.operations.mcp import MCP
+from naiad.operations.openai import RERANK
 from naiad.options.network.access_options import RequiredHeader
 from support.recording_engine import RecordingEngine
 
@@ -97,3 +101,34 @@ def test_list_needs_the_right_to_metadata(engine: Engine) -> None:
     assert post(engine, "tools/list", restricted="metadata").status == 403
     assert post(engine, "ping", restricted="metadata").status == 200
     assert post(engine, "ping", restricted="inference").status == 403
+
+
+def test_documents_are_ranked_by_the_operation_for_it() -> None:
+    engine = Engine()
+    config = ModelConfig(name="judge")
+    config.input.add(name="text", data_type="TYPE_STRING", dims=[1])
+    config.input.add(name="text_pair", data_type="TYPE_STRING", dims=[1])
+    config.output.add(name="score", data_type="TYPE_FP32", dims=[1])
+    config.parameters["openai"].string_value = "rerank"
+    engine.configs["judge"] = config
+    bodies = []
+
+    def rank(context: Any, arguments: Any) -> None:
+        bodies.append(json.loads(context.body))
+        context.respond(200, (), [b'{"results": [{"index": 0, "relevance_score": 0.5}]}'])
+
+    routes = McpRoutes(engine, SimpleNamespace(), {RERANK: rank})
+    arguments = {"query": "a", "documents": ["b"]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "judge", "arguments": arguments}}
+    context = SimpleNamespace(method="POST", path="/mcp", query="", body=json.dumps(call).encode(), headers={})
+    context.client = context.on_disconnect = None
+    context.arrival_ns = 0
+    answers = []
+    context.respond = lambda status, fields, parts: answers.append(json.loads(b"".join(parts)))
+
+    async def handle() -> None:
+        routes.actions()[MCP](context, {})
+
+    asyncio.run(handle())
+    assert bodies == [{**arguments, "model": "judge"}]
+    assert answers[0]["result"]["structuredContent"]["results"][0]["index"] == 0

@@ -10,7 +10,7 @@ import pytest
 from naiad.frontend.context import CancelReason
 from naiad.frontend.rest.mcp import tool_reply
 from naiad.frontend.rest.mcp.tool_reply import ToolReply
-from naiad.protocol.mcp.messages import Call
+from naiad.protocol.mcp.rpc_messages import Call
 from support.waiting import until
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.protocol.mcp.messages import (
+from naiad.protocol.mcp.rpc_messages import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -25,7 +25,7 @@ from naiad.protocol.mcp.tool_result import (
 _PROGRESS_CHARACTERS = 1024
 
 
-class ModelCall:
+class ToolCall:
     """Receives the responses of one request; `rest.generate` decodes and submits it."""
 
     protocol = "HTTP"  # for traces
