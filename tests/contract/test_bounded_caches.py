@@ -84,6 +84,7 @@ GROWING = {
     "protocol.json.response:memo": BY_COUNT,
     "protocol.grpc.header:custom": BY_OPEN,
     "protocol.grpc.walk:contents": BY_OPEN,
+    "protocol.reflection.symbol_index:_with_imports": "one entry for each file of the protocols",
     "wire.grpc:_block": "the message of one call",
     "wire.http1_client:_block": "the body of one response",
     "client.grpc:_blocks": "one entry for each method of the service",

@@ -57,6 +57,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "naiad/config/configuration_changes.py",
         "naiad/config/forms/",
         "naiad/frontend/multi_model.py",
+        "naiad/frontend/rest/mcp/",
         "naiad/protocol/",
         "naiad/repository/cloud/",
         "naiad/telemetry/trace/",

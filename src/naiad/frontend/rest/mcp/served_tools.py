@@ -8,6 +8,7 @@ import orjson
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.openai_mapping import OpenAiMapping, read_openai_mapping
+from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
@@ -16,6 +17,7 @@ from naiad.protocol.mcp.openai_tool import describe_openai_model
 from naiad.protocol.mcp.tool_names import page_after, tool_name
 
 _CACHED_MODELS = 1024
+_CACHED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class ServedTools:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[str, Tool] = {}
+        self._known: BoundedCache[str, Tool] = BoundedCache(
+            max_entries=_CACHED_MODELS, max_bytes=_CACHED_BYTES, max_entry_bytes=_CACHED_BYTES // 16
+        )
 
     def page(self, cursor: str | None) -> tuple[Sequence[orjson.Fragment], str | None]:
         """Return the definitions of a page and the cursor of the next one. Raises ValueError for a wrong cursor."""
@@ -64,9 +68,7 @@ class ServedTools:
         if known is not None and known.config is config:
             return known
         tool = _make_tool(model, config, is_decoupled=is_decoupled)
-        if len(self._known) >= _CACHED_MODELS:
-            del self._known[next(iter(self._known))]
-        self._known[model] = tool
+        self._known.remember(model, tool, len(orjson.dumps(tool.definition)))
         return tool
 
 
