@@ -253,8 +253,8 @@ class OnDemandModels(Generic[V]):
             self._loading.add(key)
         failure: InferError | None = None
         try:
-            self._await_room(key)
-            self._load_now(key)
+            if self._await_room(key):
+                self._load_now(key)
         except InferError as error:
             failure = error
         except BaseException as error:
@@ -275,13 +275,18 @@ class OnDemandModels(Generic[V]):
             self._changed.notify_all()
         return error
 
-    def _await_room(self, key: str) -> None:
-        """Wait until a model may be loaded; evict others for it. Raises InferError if there will be no room."""
+    def _await_room(self, key: str) -> bool:
+        """Wait until a model may be loaded; evict others for it. Raises InferError if there will be no room.
+
+        Return False if it is not to be loaded any more: a command or an ensemble has brought it meanwhile.
+        """
         deadline_s = self._clock() + self._settings.hold_s
         with self._changed:
             while True:
                 if self._stop.is_set() or key not in self._residency.models:
                     raise unavailable(_STOPPING)
+                if not self._residency.is_loading(key):
+                    return False
                 now_s = self._clock()
                 room = self._residency.room(key, self._uses, now_s)
                 for group in room.victims:
@@ -290,7 +295,7 @@ class OnDemandModels(Generic[V]):
                     self._catalog.note_failure(key, room.refusal)
                     raise unavailable(room.refusal)
                 if room.is_admitted:
-                    return
+                    return True
                 if now_s >= deadline_s:
                     raise unavailable(
                         f"no room in --model-memory-budget={self._settings.budget_bytes} within "

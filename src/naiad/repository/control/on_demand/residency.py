@@ -278,8 +278,13 @@ class Residency:
             self.models[name].is_protected = False
 
     def failed(self, name: str, reason: str, now_s: float) -> None:
-        """Note that a load has failed: the next one begins after a pause, twice as long each time."""
+        """Note that a load has failed: the next one begins after a pause, twice as long each time.
+
+        A model that a command or an ensemble has brought meanwhile stays as it is.
+        """
         model = self.models[name]
+        if model.phase in (ResidencePhase.LOADED, ResidencePhase.EVICTING):
+            return
         self._become(model, ResidencePhase.COLD, 0)
         model.is_urgent = model.is_asked = False
         model.reason = reason

@@ -141,6 +141,12 @@ class Scene:
         models.release(name)
         return self.ended[name][-1]
 
+    def settled(self, name: str, count: int = 1) -> list[InferError | None]:
+        """Wait until loads of a model have ended; return their errors."""
+        with self._has_ended:
+            assert self._has_ended.wait_for(lambda: len(self.ended.get(name, ())) >= count, WAIT_S)
+        return self.ended[name]
+
     def loaded(self) -> set[str]:
         return set(self.ready)
 
@@ -287,6 +293,23 @@ def test_load_waits_for_a_sequence_and_gives_up(scenes: Callable[..., Scene]) ->
     assert failure is not None
     assert "in use" in failure.message
     assert scene.loaded() == {"a"}
+
+
+def test_command_loads_a_model_that_waits_for_room(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=MB, mode="explicit")
+    scene.write("a")
+    scene.write("b")
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    scene.ready["a"][1].is_bound = True
+    assert models.ask("b") is Ask.BEGIN
+    assert scene.control is not None
+    scene.control.load_model("b", {})
+    assert scene.settled("b") == [None]
+    assert scene.loaded() == {"a", "b"}
+    assert models.counts()["loaded"] == 2
+    assert models.used_bytes == 2 * MB
+    assert models.failure_count == 0
 
 
 def test_ensemble_brings_its_members_and_leaves_with_them(scenes: Callable[..., Scene]) -> None:

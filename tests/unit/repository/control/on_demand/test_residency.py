@@ -113,6 +113,14 @@ def test_failed_load_has_a_growing_pause() -> None:
     assert residency.ask("m0", now_s) is Ask.BEGIN
 
 
+def test_failure_of_a_model_that_is_loaded_changes_nothing() -> None:
+    residency = table()
+    load(residency, "m0")
+    residency.failed("m0", "no room", 1.0)
+    assert residency.ask("m0", 1.0) is Ask.READY
+    assert residency.used_bytes == 4 * MB
+
+
 def test_request_during_an_eviction_loads_again() -> None:
     residency = table()
     load(residency, "m0")
