@@ -267,10 +267,12 @@ class Residency:
         model.failure_count, model.retry_s, model.reason = 0, -math.inf, ""
 
     def resize(self, name: str, size_bytes: int) -> None:
-        """Note that a loaded model takes more memory or less."""
+        """Note that a loaded model takes more memory or less.
+
+        The next load expects what the last one took: growth while a model executes may be of that time only.
+        """
         model = self.models[name]
         self._become(model, model.phase, size_bytes)
-        model.measured_bytes = size_bytes
 
     def release(self, name: str) -> None:
         """Note that the requests that were held for a model are submitted."""
@@ -287,6 +289,7 @@ class Residency:
             return
         self._become(model, ResidencePhase.COLD, 0)
         model.is_urgent = model.is_asked = False
+        model.measured_bytes = 0  # what is too large may have been measured in a bad moment: it is measured again
         model.reason = reason
         model.retry_s = now_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(model.failure_count, 16))
         model.failure_count += 1

@@ -184,6 +184,28 @@ def test_grown_models_have_idle_ones_evicted() -> None:
     assert residency.excess({"m0": Use(1.0), "m1": Use(2.0)}, 3.0) == [["m0"]]
 
 
+def test_model_that_grew_beyond_the_budget_loads_again() -> None:
+    residency = table()
+    load(residency, "m0")
+    residency.resize("m0", 40 * MB)
+    residency.begin_eviction("m0")
+    residency.evicted("m0", 1.0)
+    load(residency, "m0", 2.0)
+    assert residency.used_bytes == 4 * MB
+
+
+def test_model_that_was_measured_too_large_is_tried_again() -> None:
+    residency = table()
+    load(residency, "m0", size=40 * MB)
+    residency.begin_eviction("m0")
+    residency.evicted("m0", 1.0)
+    residency.ask("m0", 1.0)
+    refusal = residency.room("m0", dict, 1.0).refusal
+    assert "it took 40000000 bytes" in refusal
+    residency.failed("m0", refusal, 1.0)
+    load(residency, "m0", 2.0)
+
+
 def test_idle_model_is_unloaded_after_its_time() -> None:
     residency = table(0, policy=LoadPolicy(is_on_demand=True, idle_unload_s=10.0))
     load(residency, "m0")
