@@ -193,7 +193,8 @@ class HeldRequests:
         except KeyError:
             raise cold from None  # it was unloaded by a command between the look-up and now
         if isinstance(found, LoadRefusal):
-            raise unavailable(f"{found.reason}; the next attempt is in {found.retry_in_s:.1f} s")
+            following = f"; the next attempt is in {found.retry_in_s:.1f} s" if found.retry_in_s else ""
+            raise unavailable(found.reason + following)
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = _Queue(self, key)

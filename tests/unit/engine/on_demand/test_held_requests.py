@@ -119,6 +119,9 @@ def test_request_after_a_failure_is_not_held() -> None:
     scene.models.answer = LoadRefusal("no such file", 1.5)
     with pytest.raises(InferError, match=r"no such file; the next attempt is in 1\.5 s"):
         scene.hold("late")
+    scene.models.answer = LoadRefusal("Server exiting", 0.0)
+    with pytest.raises(InferError, match=r"^Server exiting$"):
+        scene.hold("last")
     assert scene.held.count == 0
 
 

@@ -41,6 +41,7 @@ _SWEEP_S = 1.0
 _MOST_LOADERS = 64
 """Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
 _STOPPING = "Server not ready"
+_EXITING = "Server exiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +211,13 @@ class OnDemandModels(Generic[V]):
         `is_urgent`: a running model waits for the answer. Raises KeyError if the model is not on demand any more.
         """
         with self._changed:
-            found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
-            if found is Ask.READY and not self._catalog.is_served(key):
+            is_ready = self._residency.models[key].phase is ResidencePhase.LOADED
+            if is_ready and not self._catalog.is_served(key):
                 self._note_gone(key)
-                found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
+                is_ready = False
+            if not is_ready and self._stop.is_set():
+                return LoadRefusal(_EXITING, 0.0)  # nothing would end its wait
+            found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
             if found is Ask.BEGIN or (found is Ask.HELD and is_urgent and key not in self._loading):
                 self._begin_load(key)
             return found
@@ -485,11 +489,20 @@ class OnDemandModels(Generic[V]):
     # --- the end, and what there is to know -------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Load and evict no more; loads that wait for room end."""
-        self._stop.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Load and evict no more; loads that wait for room end, and those that wait for a thread or an eviction."""
         with self._changed:
+            self._stop.set()
+            models = self._residency.models.items()
+            ending = [
+                key
+                for key, model in models
+                if (model.phase is ResidencePhase.LOADING and key not in self._loading)
+                or (model.phase is ResidencePhase.EVICTING and model.is_asked)
+            ]
             self._changed.notify_all()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for key in ending:
+            self.on_settled(key, unavailable(_EXITING))
 
     def sizes(self) -> list[ModelSize]:
         """Return the sizes of the loaded models on demand."""

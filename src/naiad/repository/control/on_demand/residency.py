@@ -79,10 +79,11 @@ class Ask(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadRefusal:
-    """A request that is not held, because the last load has failed."""
+    """A request that is not held, because the last load has failed or the server exits."""
 
     reason: str
     retry_in_s: float
+    """0 if there will be no other attempt."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from naiad.core.model import COLD, ModelState
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
 from naiad.repository.control.controller import ModelController
+from naiad.repository.control.on_demand import on_demand_models
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
@@ -30,8 +31,12 @@ class Version:
         self.name, self.config = name, config
         self.last_s, self.in_flight_count, self.is_bound = 0.0, 0, False
         self._stop = stop
+        self.is_stopping = threading.Event()
+        self.before_stop: Callable[[], object] = lambda: None
 
     def stop(self, timeout_s: float) -> bool:
+        self.is_stopping.set()
+        self.before_stop()
         self._stop()
         return True
 
@@ -356,6 +361,46 @@ def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) ->
     assert [row.reason for row in scene.catalog.index()] == ["unloaded"]
     scene.control.load_model("a", {})
     assert models.find("a") == "a"
+
+
+def test_exit_ends_each_load_that_waits(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scenes()
+    monkeypatch.setattr(on_demand_models, "_MOST_LOADERS", 1)
+    for name in ("a", "b", "c"):
+        scene.write(name)
+    models = scene.open()
+    assert scene.request(models, "c") is None
+    scene.loader.may_load.clear()
+    assert models.ask("a") is Ask.BEGIN
+    assert models.ask("b") is Ask.BEGIN  # the only thread is taken
+    models.abandon()
+    failures = scene.settled("b")
+    assert failures[0] is not None
+    assert failures[0].message == "Server exiting"
+    assert models.ask("b") == LoadRefusal("Server exiting", 0.0)
+    assert models.ask("c") is Ask.READY
+    scene.loader.may_load.set()
+    assert len(scene.settled("a")) == 1
+
+
+def test_exit_ends_the_wait_for_an_eviction(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=MB)
+    scene.write("a")
+    scene.write("b")
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    scene.now_s += 1
+    may_leave = threading.Event()
+    scene.ready["a"][1].before_stop = lambda: may_leave.wait(WAIT_S)
+    version = scene.ready["a"][1]
+    assert models.ask("b") is Ask.BEGIN
+    assert version.is_stopping.wait(WAIT_S)
+    assert models.ask("a") is Ask.HELD
+    models.abandon()
+    failures = scene.settled("a", 2)
+    may_leave.set()
+    assert failures[1] is not None
+    assert failures[1].message == "Server exiting"
 
 
 def test_polled_model_is_known_and_not_loaded(scenes: Callable[..., Scene]) -> None:
