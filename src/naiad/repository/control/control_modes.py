@@ -77,10 +77,16 @@ class RepositoryControl(Generic[V]):
         Raises InferError(UNAVAILABLE) in a mode without commands.
         """
         self._check_commands()
-        if self.on_demand is not None:
-            for key in self.catalog.known_as(name):
-                self.on_demand.withdraw(key)
+        on_demand = self.on_demand
+        if on_demand is None:
+            self._controller.unload(name, parameters, on_withdrawn)
+            return
+        keys = self.catalog.known_as(name)
+        for key in keys:
+            on_demand.withdraw(key)
         self._controller.unload(name, parameters, on_withdrawn)
+        for key in keys:
+            on_demand.stay_withdrawn(key)
 
     def load_beside(self, key: str) -> None:
         """Load the versions that a model's rollout needs beside those that serve, in any mode. Raises InferError."""

@@ -285,4 +285,6 @@ class PollTrigger(Generic[V]):
             self._controller.unload(name, {})
         except InferError as error:
             _log.error("unloading '%s' failed: %s", name, error.message)
+        if self._on_demand is not None:
+            self._on_demand.stay_withdrawn(name)
         self._catalog.forget(name)

@@ -194,7 +194,12 @@ class OnDemandModels(Generic[V]):
             self._keys[name_of(key)].discard(key)
             self._changed.notify_all()
         self._catalog.end_on_demand(key)
-        self.on_settled(key, unavailable(f"model '{name_of(key)}' was unloaded"))
+        self.on_settled(key, _withdrawn(key))
+
+    def stay_withdrawn(self, key: str) -> None:
+        """Withdraw a model again after its unload: a load that was ending beside it may have noted it once more."""
+        if not self._catalog.is_served(key):
+            self.withdraw(key)
 
     # --- on the loop ------------------------------------------------------------------------------------------------
 
@@ -308,11 +313,15 @@ class OnDemandModels(Generic[V]):
                 self._changed.wait(_LOOK_S)
 
     def _load_now(self, key: str) -> None:
-        is_urgent = self._residency.models[key].is_urgent
+        with self._changed:
+            model = self._residency.models.get(key)
+            is_urgent = model is not None and model.is_urgent
         if not is_urgent:
             self._slots.acquire()
         try:
-            self._measured(lambda: [key], partial(self._controller.load, key, {}, is_by_client=True), protected=key)
+            with self._changed:
+                self._check_wanted(key)
+            self._measured(lambda: [key], partial(self._load_wanted, key), protected=key)
         finally:
             if not is_urgent:
                 self._slots.release()
@@ -330,6 +339,24 @@ class OnDemandModels(Generic[V]):
             self._note_left(key)
             self._catalog.note_failure(key, reason)
             raise unavailable(reason)
+
+    def _check_wanted(self, key: str) -> None:
+        """Raise InferError if a model is not to be loaded any more; the lock is held."""
+        if self._stop.is_set():
+            raise unavailable(_STOPPING)
+        if key not in self._residency.models:
+            raise _withdrawn(key)
+
+    def _load_wanted(self, key: str) -> None:
+        """Load a model; unload it again if it was withdrawn meanwhile. Raises InferError."""
+        self._controller.load(key, {}, is_by_client=True)
+        with self._changed:
+            is_wanted = key in self._residency.models
+        config = self._catalog.served_config(key)
+        if is_wanted or (config is not None and not read_load_policy(config, self._settings.default).is_on_demand):
+            return  # in the second case a command has pinned it
+        self._controller.unload(key, {})
+        raise _withdrawn(key)
 
     def load_by_command(self, name: str, load: Callable[[], None]) -> None:
         """Load or update the models of a name now, because of a command or of changed files. Raises InferError."""
@@ -359,7 +386,7 @@ class OnDemandModels(Generic[V]):
     ) -> None:
         """Note what a load has brought; `served` were there before."""
         for key in keys:
-            self._note_served(key)
+            self._note_served(key, must_be_known=key == protected)
         with self._changed:
             family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
             new = family.difference(served)
@@ -372,8 +399,8 @@ class OnDemandModels(Generic[V]):
                 self._residency.loaded(each, size_bytes, self._clock(), is_protected=each == protected)
             self._changed.notify_all()
 
-    def _note_served(self, key: str) -> None:
-        """Note the policy and the members of a model as they were loaded."""
+    def _note_served(self, key: str, *, must_be_known: bool) -> None:
+        """Note the policy and the members of a model as they were loaded; not of one that was withdrawn meanwhile."""
         config = self._catalog.served_config(key)
         if config is None:
             return
@@ -387,6 +414,8 @@ class OnDemandModels(Generic[V]):
         if record is not None:
             file_bytes = sum(_directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
         with self._changed:
+            if must_be_known and key not in self._residency.models:
+                return
             self._residency.add(key, policy, file_bytes, () if record is None else record.members)
             self._know(key, versions, config)
         self._catalog.note_cold(key, versions)  # they are loaded: it notes that a request will load them again
@@ -532,6 +561,10 @@ class OnDemandModels(Generic[V]):
     def reload_count(self) -> int:
         """Loads soon after an eviction."""
         return self._reloads.count
+
+
+def _withdrawn(key: str) -> InferError:
+    return unavailable(f"model '{name_of(key)}' was unloaded")
 
 
 def _directory_bytes(directory: Path) -> int:

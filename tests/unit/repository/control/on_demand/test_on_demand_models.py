@@ -403,6 +403,43 @@ def test_exit_ends_the_wait_for_an_eviction(scenes: Callable[..., Scene]) -> Non
     assert failures[1].message == "Server exiting"
 
 
+def test_unload_during_a_load_by_request_stays(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scenes(mode="explicit")
+    scene.write("a")
+    models = scene.open()
+    assert scene.control is not None
+    control, controller = scene.control, models._controller
+    load = controller.load
+
+    def load_late(*arguments: object, **options: object) -> None:
+        control.unload_model("a", {})  # the load has no order yet that it could end
+        load(*arguments, **options)  # type: ignore[arg-type]  # those of the load
+
+    monkeypatch.setattr(controller, "load", load_late)
+    assert models.ask("a") is Ask.BEGIN
+    failures = scene.settled("a", 2)
+    assert all(failure is not None and "was unloaded" in failure.message for failure in failures)
+    assert scene.loaded() == set()
+    assert models.find("a") is None
+
+
+def test_unload_before_the_turn_of_a_load_stays(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(mode="explicit")
+    scene.write("a")
+    models = scene.open()
+    assert scene.control is not None
+    slots = models._slots
+    for _ in range(models._settings.load_count):
+        slots.acquire()
+    assert models.ask("a") is Ask.BEGIN
+    scene.control.unload_model("a", {})
+    for _ in range(models._settings.load_count):
+        slots.release()
+    scene.settled("a", 2)
+    assert scene.loader.loads == []
+    assert models.find("a") is None
+
+
 def test_polled_model_is_known_and_not_loaded(scenes: Callable[..., Scene]) -> None:
     scene = scenes()
     scene.write("a")
