@@ -271,6 +271,9 @@ class OnDemandModels(Generic[V]):
             failure = internal(cause_of(error))
         with self._changed:
             self._loading.discard(key)
+            if failure is None and self._residency.is_loading(key):
+                # It was evicted and asked for again before this thread had ended, which kept the next one out.
+                self._begin_load(key)
         if failure is not None:
             failure = self._note_failure(key, failure)
         self.on_settled(key, failure)

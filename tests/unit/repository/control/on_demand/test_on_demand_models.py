@@ -363,6 +363,29 @@ def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) ->
     assert models.find("a") == "a"
 
 
+def test_eviction_before_the_end_of_a_load_is_made_good(
+    scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenes()
+    scene.write("a")
+    models = scene.open()
+    load_now = models._load_now
+
+    def load_and_evict(key: str) -> None:
+        load_now(key)
+        monkeypatch.undo()
+        with models._changed:
+            models._residency.begin_eviction(key)
+            assert models._residency.ask(key, scene.now_s) is Ask.HELD
+        models._evict([key])
+
+    monkeypatch.setattr(models, "_load_now", load_and_evict)
+    assert models.ask("a") is Ask.BEGIN
+    assert scene.settled("a", 2) == [None, None]
+    assert scene.loaded() == {"a"}
+    assert scene.loader.loads == ["a", "a"]
+
+
 def test_exit_ends_each_load_that_waits(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scenes()
     monkeypatch.setattr(on_demand_models, "_MOST_LOADERS", 1)
