@@ -21,7 +21,7 @@ Refuse = Callable[[InferError], object]
 
 
 def hold_context(context: HttpContext, cold: ColdModelError, handle: Callable[[], object]) -> None:
-    """Hold an HTTP request, and handle it again when its model is loaded."""
+    """Hold an HTTP request, and handle it again when its model is loaded; again if it was evicted meanwhile."""
     name = name_of(cold.key)
 
     def refuse(error: InferError) -> None:
@@ -35,11 +35,17 @@ def hold_context(context: HttpContext, cold: ColdModelError, handle: Callable[[]
         context.on_disconnect = None
         act()
 
+    def act() -> None:
+        try:
+            handle()
+        except ColdModelError as again:
+            hold_context(context, again, handle)
+
     try:
         held = cold.held.hold(
             cold,
             len(context.body),
-            partial(end, partial(_handle, handle, refuse, context.path)),
+            partial(end, partial(_handle, act, refuse, context.path)),
             lambda error: end(partial(refuse, error)),
             since_ns=context.arrival_ns,
             deadline_ns=_deadline_ns(context),

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
@@ -113,21 +114,10 @@ class Router:
         try:
             action(context, found.arguments)
         except ColdModelError as cold:
-            self._hold(context, found, cold)
+            # The access rule, which has accepted it, is not asked again.
+            hold_context(context, cold, partial(found.actions[context.method], context, found.arguments))
         except InferError as error:
             respond_infer_error(context, error)
-
-    def _hold(self, context: HttpContext, found: _Found, cold: ColdModelError) -> None:
-        """Hold a request until its model is loaded. The access rule, which has accepted it, is not asked again."""
-        action = found.actions[context.method]
-
-        def act() -> None:
-            try:
-                action(context, found.arguments)
-            except ColdModelError as again:  # it was evicted meanwhile
-                self._hold(context, found, again)
-
-        hold_context(context, cold, act)
 
     def reject(self, context: HttpContext) -> None:
         """Respond to a request without its body if its headers are enough to reject it."""

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from naiad.core.errors import not_found
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.context import CancelReason
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.wire.compression import plain_limit
@@ -117,6 +118,34 @@ def test_large_body_is_decompressed_aside(aside, plain):
     aside.go()
     assert [seen.body for seen in route.seen] == [plain]
     assert context.answers[0][2] == b"answer"
+
+
+class HeldOnce:
+    """Holds requests until the test says that their model is loaded."""
+
+    def __init__(self):
+        self.resume = []
+
+    def hold(self, cold, size_bytes, resume, refuse, **times):
+        self.resume.append(resume)
+
+
+def test_body_waits_for_a_model_that_was_evicted_meanwhile(aside):
+    held, seen = HeldOnce(), []
+
+    def route(context, arguments):
+        seen.append(context.body)
+        if len(seen) < 3:
+            raise ColdModelError(held, "m")
+        context.respond(200, (), (b"answer",))
+
+    context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
+    aside.go()
+    for turn in range(2):
+        assert context.answers == []
+        held.resume[turn]()
+    assert seen == [LARGE] * 3
+    assert context.answers == [(200, {}, b"answer")]
 
 
 @pytest.mark.parametrize("limit", [1000, 150_000])

@@ -14,10 +14,13 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.context import CancelReason
+from naiad.frontend.rest.infer import InferRoute
 from naiad.frontend.rest.metrics_port import metrics_route, respond_metrics
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.telemetry.statistics.version_statistics import VersionStatistics
 from support.recording_engine import RecordingEngine
 
@@ -314,6 +317,31 @@ def test_large_binary_bodies_get_no_cost_field(server):
         context = server.call("POST", "/v2/models/m/infer", body, **fields)
         server.engine.answer()
         assert (context.answers[0][0], b"Server-Timing" in context.answers[0][1]) == (200, False)
+
+
+def test_large_body_waits_for_a_model_that_was_evicted_meanwhile():
+    engine, turns, resumed = Engine(), [], []
+    held = SimpleNamespace(hold=lambda cold, size, resume, refuse, **times: resumed.append(resume))
+    config = engine.model_config
+
+    def evicted(name, version=""):
+        raise ColdModelError(held, name)
+
+    route = InferRoute(engine, runner=SliceRunner(turns.append))
+    for body, fields in ((large_json(), {}), (bytes(1 << 21), {b"content-type": b"image/x"})):
+        context = Exchange("POST", "/v2/models/m/infer", body, fields)
+        context.client = None  # of both: the second one waits for its turn
+        route.handle(context, {"model": "m", "version": ""})
+    engine.model_config = evicted
+    while turns:
+        turns.pop(0)()
+    assert len(engine.submitted) == len(resumed) == 1
+    engine.model_config = config
+    resumed.pop()()
+    while turns:
+        turns.pop(0)()
+    assert len(engine.submitted) == 2
+    assert context.answers == []
 
 
 def test_disconnect_cancels(server):

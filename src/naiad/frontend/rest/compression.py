@@ -13,7 +13,9 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.model_table import ModelTable
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
+from naiad.frontend.cold_models import hold_context
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.router import Action
@@ -153,8 +155,11 @@ class ContentCodings:
             return  # the client has disconnected: nothing would cancel a request submitted now
         context.on_disconnect = None
         context.release_bytes(waiting.reserved_bytes - len(plain))
+        layer = _PlainContext(context, plain)
         try:
-            action(_PlainContext(context, plain), arguments)
+            action(layer, arguments)
+        except ColdModelError as cold:  # it was evicted while the body was decompressed
+            hold_context(layer, cold, functools.partial(action, layer, arguments))
         except Exception:
             _log.exception("the route of %s %s failed", context.method, context.path)
             self._fail(context, arguments, internal("internal error; see the server log"))

@@ -15,7 +15,9 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
+from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.reply_headers import JSON_HEADERS
@@ -214,7 +216,12 @@ class InferRoute:
 
     def _reject_large(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
         context.on_disconnect = None
-        failed_requests.respond(context, self._find_id(context), model, version, error)
+        if isinstance(error, ColdModelError):  # it was evicted while the body was decoded
+            hold_context(
+                context, error, functools.partial(self.handle, context, {"model": model, "version": version})
+            )
+        else:
+            failed_requests.respond(context, self._find_id(context), model, version, error)
 
     def _submit_large(self, context: HttpContext, framing: Framing | None, began_ns: int, prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
