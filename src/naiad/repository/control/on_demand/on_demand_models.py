@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from naiad.repository.control.on_demand.residency import (
     LoadRefusal,
     ResidencePhase,
     Residency,
+    Room,
     Use,
     Uses,
     too_large,
@@ -36,7 +38,9 @@ from naiad.telemetry.last_resort import keep_running, report
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05
-"""How often a load that waits for room looks whether sequences and requests have ended."""
+"""How often the first load that waits for room looks whether sequences and requests have ended."""
+_WAIT_S = 1.0
+"""How long the loads behind it wait at most before they look; they are notified before."""
 _SWEEP_S = 1.0
 _MOST_LOADERS = 64
 """Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
@@ -98,7 +102,7 @@ class OnDemandModels(Generic[V]):
         self._residency = Residency(settings.budget_bytes)
         self._sizes = ModelSizes(meter or MemoryMeter())
         self._changed = threading.Condition()
-        """Guards the residency; notified when there may be room."""
+        """Guards the residency; notified when there may be room. The loop takes it: what takes time is done outside."""
         self._versions: dict[str, Sequence[int]] = {}
         """The versions that a load of each model brings, for the index."""
         self._decoupled: set[str] = set()
@@ -108,6 +112,10 @@ class OnDemandModels(Generic[V]):
         self._pool = ThreadPoolExecutor(_MOST_LOADERS, thread_name_prefix="on-demand")
         self._loading: set[str] = set()
         """The loads that have a thread."""
+        self._urgent: set[str] = set()
+        """The urgent loads whose thread has not begun yet."""
+        self._leaving: deque[Sequence[str]] = deque()
+        """Groups to evict whose threads are to be started, without the lock."""
         self._reloads = Reloads()
         self._swept_s = 0.0
         self._workers: dict[str, Sequence[int]] = {}
@@ -225,6 +233,8 @@ class OnDemandModels(Generic[V]):
             found = self._residency.ask(key, self._clock(), is_urgent=is_urgent)
             if found is Ask.BEGIN or (found is Ask.HELD and is_urgent and key not in self._loading):
                 self._begin_load(key)
+            elif is_urgent:
+                self._changed.notify_all()  # its load may wait for room
             return found
 
     def versions_of(self, key: str) -> Sequence[int]:
@@ -250,6 +260,9 @@ class OnDemandModels(Generic[V]):
     def _begin_load(self, key: str) -> None:
         """Begin a load; the lock is held."""
         if self._residency.models[key].is_urgent:
+            if key in self._urgent:
+                return
+            self._urgent.add(key)
             # All threads of the pool may wait for the end of its caller.
             threading.Thread(target=self._load, args=(key,), name=f"on-demand-{name_of(key)}", daemon=True).start()
         elif not self._stop.is_set():
@@ -257,9 +270,16 @@ class OnDemandModels(Generic[V]):
 
     def _load(self, key: str) -> None:
         with self._changed:
-            if key in self._loading or not self._residency.is_loading(key):
+            self._urgent.discard(key)
+            if key in self._loading:
                 return
-            self._loading.add(key)
+            is_wanted = self._residency.is_loading(key)
+            if is_wanted:
+                self._loading.add(key)
+        if not is_wanted:
+            # A command or an ensemble has brought it before this thread began: the requests look again.
+            self.on_settled(key, None)
+            return
         failure: InferError | None = None
         try:
             if self._await_room(key):
@@ -293,27 +313,43 @@ class OnDemandModels(Generic[V]):
         Return False if it is not to be loaded any more: a command or an ensemble has brought it meanwhile.
         """
         deadline_s = self._clock() + self._settings.hold_s
-        with self._changed:
-            while True:
+        while True:
+            with self._changed:
                 if self._stop.is_set() or key not in self._residency.models:
                     raise unavailable(_STOPPING)
                 if not self._residency.is_loading(key):
                     return False
                 now_s = self._clock()
-                room = self._residency.room(key, self._uses, now_s)
-                for group in room.victims:
-                    self._begin_eviction(group)
-                if room.refusal:
-                    self._catalog.note_failure(key, room.refusal)
-                    raise unavailable(room.refusal)
-                if room.is_admitted:
-                    return True
-                if now_s >= deadline_s:
-                    raise unavailable(
-                        f"no room in --model-memory-budget={self._settings.budget_bytes} within "
-                        f"{self._settings.hold_s:g} s: the models that are loaded are in use"
-                    )
-                self._changed.wait(_LOOK_S)
+                room = self._look_for_room(key, now_s)
+                if not room.is_admitted and not room.victims and not room.refusal:
+                    self._wait_for_room(key, deadline_s - now_s)
+            self._start_evictions()
+            if room.refusal:
+                self._catalog.note_failure(key, room.refusal)
+                raise unavailable(room.refusal)
+            if room.is_admitted:
+                return True
+
+    def _look_for_room(self, key: str, now_s: float) -> Room:
+        """Return whether there is room; begin the evictions for it; the lock is held."""
+        was_stuck = self._residency.is_stuck
+        room = self._residency.room(key, self._uses, now_s)
+        for group in room.victims:
+            self._begin_eviction(group)
+        if room.is_admitted or self._residency.is_stuck != was_stuck:
+            self._changed.notify_all()  # for those behind it
+        return room
+
+    def _wait_for_room(self, key: str, left_s: float) -> None:
+        """Wait until something may have changed; the lock is held. Raises InferError if no time is left."""
+        if left_s <= 0:
+            raise unavailable(
+                f"no room in --model-memory-budget={self._settings.budget_bytes} within "
+                f"{self._settings.hold_s:g} s: the models that are loaded are in use"
+            )
+        # One of many polls: each look takes the lock, for which the loop waits.
+        longest_s = _LOOK_S if self._residency.is_first(key) else _WAIT_S
+        self._changed.wait(min(longest_s, max(_LOOK_S, left_s)))
 
     def _load_now(self, key: str) -> None:
         with self._changed:
@@ -392,13 +428,16 @@ class OnDemandModels(Generic[V]):
             self._note_served(key, must_be_known=key == protected)
         with self._changed:
             family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
+        sizes = {each: self._workers_bytes(each) for each in family}
+        with self._changed:
+            family.intersection_update(self._residency.models)
             new = family.difference(served)
             estimates = {each: self._residency.file_estimate(each) for each in new}
             if estimates:
                 self._sizes.note_loads(estimates, measure.begin_bytes, measure.grown_bytes, imported_count)
             for each in new.union(family.intersection(keys)):
                 own_bytes = self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each))
-                size_bytes = own_bytes + self._workers_bytes(each)
+                size_bytes = own_bytes + sizes[each]
                 self._residency.loaded(each, size_bytes, self._clock(), is_protected=each == protected)
             self._changed.notify_all()
 
@@ -427,10 +466,22 @@ class OnDemandModels(Generic[V]):
     # --- evictions --------------------------------------------------------------------------------------------------
 
     def _begin_eviction(self, group: Sequence[str]) -> None:
-        """Begin to unload models, ensembles before their members; the lock is held."""
+        """Begin to unload models, ensembles before their members; the lock is held.
+
+        The caller starts the thread with `_start_evictions` without the lock: a start waits for the new thread.
+        """
         for key in group:
             self._residency.begin_eviction(key)
-        threading.Thread(target=self._evict, args=(group,), name=f"evict-{name_of(group[-1])}", daemon=True).start()
+        self._leaving.append(group)
+
+    def _start_evictions(self) -> None:
+        while True:
+            try:
+                group = self._leaving.popleft()
+            except IndexError:
+                return
+            name = f"evict-{name_of(group[-1])}"
+            threading.Thread(target=self._evict, args=(group,), name=name, daemon=True).start()
 
     def _evict(self, group: Sequence[str]) -> None:
         for key in group:
@@ -484,21 +535,31 @@ class OnDemandModels(Generic[V]):
                 if not self._catalog.is_served(key) and not self._residency.models[key].is_protected:
                     self._note_gone(key)
             uses = self._uses()
-            self._note_growth(uses)
+            workers = self._workers
+        sizes = {key: workers_bytes(process_ids) for key, process_ids in workers.items() if process_ids}
+        with self._changed:
+            uses = {key: use for key, use in uses.items() if self._is_loaded(key)}
+            self._note_growth(uses, sizes)
             self._swept_s = now_s
             for group in self._residency.idle(uses, now_s):
                 if all(self._residency.models[key].phase is ResidencePhase.LOADED for key in group):
                     self._begin_eviction(group)
             for group in self._residency.excess(uses, now_s):
                 self._begin_eviction(group)
+        self._start_evictions()
 
-    def _note_growth(self, uses: Uses) -> None:
-        grown: set[str] = {key for key in uses if self._workers[key]}
+    def _is_loaded(self, key: str) -> bool:
+        model = self._residency.models.get(key)
+        return model is not None and model.phase is ResidencePhase.LOADED
+
+    def _note_growth(self, uses: Uses, sizes: Mapping[str, int]) -> None:
+        """Charge what models have grown by; `sizes` are those of their workers. The lock is held."""
+        grown: set[str] = {key for key in uses if key in sizes}
         if not self._residency.count(ResidencePhase.LOADING) and not self._residency.count(ResidencePhase.EVICTING):
             active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]
             grown.update(self._sizes.note_growth(active, self._settings.budget_bytes))
         for key in grown:
-            self._residency.resize(key, self._sizes.own_bytes.get(key, 0) + workers_bytes(self._workers[key]))
+            self._residency.resize(key, self._sizes.own_bytes.get(key, 0) + sizes.get(key, 0))
 
     def _workers_bytes(self, key: str) -> int:
         versions = self._catalog.loaded_versions(key).values()

@@ -106,7 +106,7 @@ class Residency:
         self.models: dict[str, Resident] = {}
         self._line: list[str] = []
         """Loads that wait for room, in order."""
-        self._is_stuck = False
+        self.is_stuck = False
         """Whether the first one in the line waits for models that cannot leave now."""
         self.used_bytes = 0
         """The charged bytes of all models."""
@@ -144,6 +144,10 @@ class Residency:
         self._become(removed, ResidencePhase.COLD, 0)
         self._counts[ResidencePhase.COLD] -= 1
         del self.models[name]
+
+    def is_first(self, name: str) -> bool:
+        """Return whether a load is the first one that waits for room."""
+        return bool(self._line) and self._line[0] == name
 
     def count(self, phase: ResidencePhase) -> int:
         """Return the number of models in a phase."""
@@ -239,16 +243,16 @@ class Residency:
             return Room(self._admit(model, need_bytes).is_admitted, victims)
         if name != self._line[0]:
             fits = others_bytes + need_bytes <= self.budget_bytes
-            return self._admit(model, need_bytes) if fits and self._is_stuck else Room()
+            return self._admit(model, need_bytes) if fits and self.is_stuck else Room()
         victims = list(self._enough(missing_bytes - self._leaving_bytes, look(), now_s, {name}))
-        self._is_stuck = not victims and not self._leaving_bytes
+        self.is_stuck = not victims and not self._leaving_bytes
         return Room(victims=victims)
 
     def _admit(self, model: Resident, size_bytes: int) -> Room:
         self._become(model, ResidencePhase.LOADING, size_bytes)
         if model.name in self._line:
             self._line.remove(model.name)
-            self._is_stuck = False
+            self.is_stuck = False
         return Room(is_admitted=True)
 
     def _ahead_bytes(self, name: str) -> int:

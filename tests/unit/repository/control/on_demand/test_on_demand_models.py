@@ -1,7 +1,7 @@
 """Models on demand over a catalog whose loader only counts: threads, commands, polling, and the end."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -384,6 +384,58 @@ def test_eviction_before_the_end_of_a_load_is_made_good(
     assert scene.settled("a", 2) == [None, None]
     assert scene.loaded() == {"a"}
     assert scene.loader.loads == ["a", "a"]
+
+
+def test_many_calls_of_a_running_model_start_one_load(
+    scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenes()
+    scene.write("a")
+    models = scene.open()
+    load, started, may_begin = models._load, [], threading.Event()
+
+    def load_late(key: str) -> None:
+        started.append(key)
+        may_begin.wait(WAIT_S)
+        load(key)
+
+    monkeypatch.setattr(models, "_load", load_late)
+    for _ in range(500):
+        models.ask("a", is_urgent=True)
+    may_begin.set()
+    assert scene.settled("a") == [None]
+    assert started == ["a"]
+
+
+def test_loop_waits_for_no_start_of_a_thread(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scenes(budget=MB)
+    scene.write("a")
+    scene.write("b")
+    models = scene.open()
+    under_lock: list[str] = []
+
+    def note(what: str) -> None:
+        if models._changed._is_owned():  # type: ignore[attr-defined]  # there is no public way to ask
+            under_lock.append(what)
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("evict"):
+            note("start")
+        begin(thread)
+
+    def size(process_ids: Collection[int]) -> int:
+        note("size")
+        return 0
+
+    begin = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(on_demand_models, "workers_bytes", size)
+    for name in ("a", "b"):
+        assert scene.request(models, name) is None
+        scene.now_s += 1
+    models.sweep()
+    assert scene.loaded() == {"b"}
+    assert under_lock == []
 
 
 def test_exit_ends_each_load_that_waits(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
