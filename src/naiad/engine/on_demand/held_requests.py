@@ -191,7 +191,8 @@ class HeldRequests:
         try:
             found = self._models.ask(key, is_urgent=is_urgent)
         except KeyError:
-            raise cold from None  # it was unloaded by a command between the look-up and now
+            # It was unloaded by a command between the look-up and now: holding it again would not end.
+            raise unavailable(cold.message, Rejection.NOT_READY) from None
         if isinstance(found, LoadRefusal):
             following = f"; the next attempt is in {found.retry_in_s:.1f} s" if found.retry_in_s else ""
             raise unavailable(found.reason + following)
