@@ -12,6 +12,7 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.protocol.mcp.model_tool import describe_model
 from naiad.protocol.mcp.openai_tool import describe_openai_model
 from naiad.protocol.mcp.tool_names import page_after, tool_name
@@ -44,11 +45,11 @@ class ServedTools:
     def page(self, cursor: str | None) -> tuple[Sequence[orjson.Fragment], str | None]:
         """Return the definitions of a page and the cursor of the next one. Raises ValueError for a wrong cursor."""
         names, following = page_after(self._names(), cursor)
-        found = [self._tool(name) for name in names]
+        found = [self._ready_tool(name) for name in names]
         return [tool.definition for tool in found if tool is not None], following
 
     def find(self, name: str) -> Tool | None:
-        """Return a tool by its name; None if no ready model has it."""
+        """Return a tool by its name; None if no model has it. Raises ColdModelError for one that is not loaded."""
         tool = self._tool(name) if tool_name(name) == name else None
         if tool is None:  # a model whose name is not allowed for tools
             models = [model for model in self._names() if model != name and tool_name(model) == name]
@@ -58,10 +59,18 @@ class ServedTools:
     def _names(self) -> Sequence[str]:
         return sorted({name_of(row.name) for row in self._engine.views.repository_index(ready_only=True)})
 
+    def _ready_tool(self, model: str) -> Tool | None:
+        try:
+            return self._tool(model)
+        except ColdModelError:
+            return None  # It was evicted meanwhile: a list loads nothing.
+
     def _tool(self, model: str) -> Tool | None:
         try:
             config = self._engine.views.model_config(model)
             is_decoupled = self._engine.inference.is_decoupled(model)
+        except ColdModelError:
+            raise
         except InferError:
             return None  # It has been unloaded meanwhile, or two models share the name.
         known = self._known.get(model)

@@ -11,6 +11,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import not_found
 from naiad.core.model import IndexEntry, ModelState, ServerMetadata
 from naiad.core.request_limits import unlimited
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.access import Restrictions
 from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
 from naiad.frontend.rest.routes import RestApi
@@ -89,6 +90,24 @@ def test_models_that_came_and_went_are_seen() -> None:
     assert post(engine, "tools/list").json["result"]["tools"][0]["name"] == "a"
     gone = post(engine, "tools/call", name="model 0", arguments={}).json["error"]
     assert gone["message"] == "there is no tool 'model 0': no ready model has this name"
+
+
+def test_call_waits_for_a_model_that_is_not_loaded() -> None:
+    engine = Engine()
+    engine.configs["a"] = ModelConfig(name="a")
+    held: list[str] = []
+    loads = SimpleNamespace(hold=lambda cold, *parts, **times: held.append(cold.key))
+
+    def evicted(name: str, version: str = "") -> ModelConfig:
+        raise ColdModelError(loads, name)
+
+    engine.model_config = evicted
+    assert post(engine, "tools/list").json["result"]["tools"] == []
+    call = {"name": "a", "arguments": {}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+    context = SimpleNamespace(method="POST", path="/mcp", body=body, client=None, headers={}, arrival_ns=1)
+    RestApi(engine).router().handle(context)
+    assert held == ["a"]
 
 
 def test_clients_of_other_machines_are_refused(engine: Engine) -> None:
