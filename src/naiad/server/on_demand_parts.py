@@ -41,7 +41,7 @@ def version_use(served: Served) -> VersionUse:
     """Return how a version is used now."""
     in_flight_count = served.in_flight_count
     return VersionUse(
-        served.statistics.last_execution_ns / 1e9,
+        served.statistics.last_use_ns / 1e9,
         in_flight_count,
         bool(served.live_sequence_count or (served.is_decoupled and in_flight_count)),
         [process_id for instance in served.instances for process_id in instance.process_ids],

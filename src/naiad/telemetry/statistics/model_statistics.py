@@ -126,6 +126,7 @@ class ModelStatistics:
         self._queue_ns = 0
         self._compute_ns = [0, 0, 0]
         self._cache_hit = [0, 0]
+        self._last_hit_ns = 0
         self._cache_miss = [0, 0]
         self._fail_count = 0
         self._fail_ns = 0
@@ -215,6 +216,7 @@ class ModelStatistics:
         with self._lock:
             self._success_count += 1
             self._request_ns += end_ns - request.arrival_ns
+            self._last_hit_ns = end_ns
             self._cache_hit[0] += 1
             self._cache_hit[1] += lookup_ns
             self._last_inference_ms = time.time_ns() // 1_000_000
@@ -333,10 +335,10 @@ class ModelStatistics:
     # --- reading --------------------------------------------------------------------------------------------------
 
     @property
-    def last_execution_ns(self) -> int:
-        """Monotonic end of the last execution; 0 before the first."""
+    def last_use_ns(self) -> int:
+        """Monotonic end of the last execution, or of the last response from the cache; 0 before the first."""
         with self._lock:
-            return self._recent[-1][2] if self._recent else 0
+            return max(self._recent[-1][2] if self._recent else 0, self._last_hit_ns)
 
     def snapshot(self) -> VersionStatistics:
         """Return the counts of one moment."""

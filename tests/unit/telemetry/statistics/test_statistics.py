@@ -198,6 +198,13 @@ class TestSamples:
         assert len(statistics.samples()) < 10_000
 
 
+def test_response_from_the_cache_is_a_use():
+    statistics = ModelStatistics("m", "1")
+    assert statistics.last_use_ns == 0
+    statistics.record_cache_hit(request(20 * MS), 1, 21 * MS)
+    assert statistics.last_use_ns == 21 * MS
+
+
 def test_cache_hits_count_queue_but_not_compute():
     statistics = ModelStatistics("m", "1")
     statistics.record_batch(batch([request(2 * MS)]), [OK], 20 * MS)

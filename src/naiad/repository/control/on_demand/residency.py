@@ -28,7 +28,7 @@ class Use:
     """How a loaded model is used now."""
 
     last_s: float = 0.0
-    """Monotonic time of its last execution."""
+    """Monotonic time of its last execution, or of its last response from the cache."""
     is_busy: bool = False
     """Whether requests are queued or executing."""
     is_bound: bool = False
