@@ -63,6 +63,11 @@ class ModelSizes:
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
 
+    def note_others(self, grown_bytes: int) -> None:
+        """Note what a load has added to the process that brought no model on demand: it is none of their growth."""
+        if self._base_bytes >= 0:
+            self._base_bytes += grown_bytes
+
     def leave(self, key: str) -> None:
         """Note that a model was unloaded."""
         self._most_bytes.pop(key, None)

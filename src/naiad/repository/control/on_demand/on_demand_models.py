@@ -53,7 +53,7 @@ class VersionUse:
     """How a loaded version is used now."""
 
     last_s: float
-    """Monotonic time of its last execution."""
+    """Monotonic time of its last execution, or of its last response from the cache."""
     in_flight_count: int
     is_bound: bool
     """Whether a sequence lives or a stream is open."""
@@ -102,7 +102,7 @@ class OnDemandModels(Generic[V]):
         self._residency = Residency(settings.budget_bytes)
         self._sizes = ModelSizes(meter or MemoryMeter())
         self._changed = threading.Condition()
-        """Guards the residency; notified when there may be room. The loop takes it: what takes time is done outside."""
+        """Guards the residency; notified when there may be room. The loop takes it: what takes time is outside."""
         self._versions: dict[str, Sequence[int]] = {}
         """The versions that a load of each model brings, for the index."""
         self._decoupled: set[str] = set()
@@ -435,6 +435,8 @@ class OnDemandModels(Generic[V]):
             estimates = {each: self._residency.file_estimate(each) for each in new}
             if estimates:
                 self._sizes.note_loads(estimates, measure.begin_bytes, measure.grown_bytes, imported_count)
+            elif not family and measure.grown_bytes:
+                self._sizes.note_others(measure.grown_bytes)
             for each in new.union(family.intersection(keys)):
                 own_bytes = self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each))
                 size_bytes = own_bytes + sizes[each]

@@ -98,6 +98,7 @@ class Scene:
             [LocalStore(root)], self.loader, self._publish, ready_rule=ReadyRule()
         )
         self.settings = OnDemandSettings(LoadPolicy(is_on_demand=True), budget, hold_s)
+        self.at_start = ["*"]
         self.ended: dict[str, list[InferError | None]] = {}
         self._has_ended = threading.Condition()
         self.control: RepositoryControl[Version] | None = None
@@ -106,7 +107,7 @@ class Scene:
         if self.mode == "none":
             self.control = no_control(self.catalog, make_on_demand=self.make)
         else:
-            self.control = explicit_control(self.catalog, lambda: None, ["*"], make_on_demand=self.make)
+            self.control = explicit_control(self.catalog, lambda: None, self.at_start, make_on_demand=self.make)
         assert self.control.load_at_start()
         assert self.control.on_demand is not None
         return self.control.on_demand
@@ -346,6 +347,21 @@ def test_idle_model_is_unloaded_by_the_sweep(scenes: Callable[..., Scene]) -> No
     models.sweep()
     assert scene.request(models, "a") is None
     assert scene.loader.loads == ["a", "a"]
+
+
+def test_growth_by_pinned_models_is_not_charged(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(mode="explicit", budget=64 * MB)
+    scene.write("a", 2 * MB)
+    (scene.write("pinned-one", 40 * MB).parent / "pinned").touch()
+    scene.at_start = ["a"]
+    models = scene.open()
+    assert scene.control is not None
+    assert scene.request(models, "a") is None
+    scene.control.load_model("pinned-one", {})
+    scene.now_s += 1
+    scene.ready["a"][1].last_s = scene.now_s
+    models.sweep()
+    assert models.used_bytes == 2 * MB
 
 
 def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) -> None:
