@@ -68,6 +68,10 @@ class ModelSizes:
         if self._base_bytes >= 0:
             self._base_bytes += grown_bytes
 
+    def is_measured(self, key: str) -> bool:
+        """Return whether a load of these files of a model was measured; others count as it did."""
+        return key in self._measured_bytes
+
     def leave(self, key: str) -> None:
         """Note that a model was unloaded."""
         self._most_bytes.pop(key, None)

@@ -349,6 +349,20 @@ def test_idle_model_is_unloaded_by_the_sweep(scenes: Callable[..., Scene]) -> No
     assert scene.loader.loads == ["a", "a"]
 
 
+def test_only_first_loads_take_turns(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scenes(budget=2 * MB)
+    for name in ("a", "b", "c"):
+        scene.write(name)
+    models = scene.open()
+    for name in ("a", "b", "c"):  # the last one has the first one evicted
+        assert scene.request(models, name) is None
+        scene.now_s += 1
+    monkeypatch.setattr(models._sizes.meter, "measure", lambda: 1 / 0)
+    assert scene.request(models, "a") is None
+    assert models.used_bytes == 2 * MB
+    assert scene.loader.loads == ["a", "b", "c", "a"]
+
+
 def test_growth_by_pinned_models_is_not_charged(scenes: Callable[..., Scene]) -> None:
     scene = scenes(mode="explicit", budget=64 * MB)
     scene.write("a", 2 * MB)
