@@ -10,6 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.context import CancelReason
 from naiad.frontend.control import ControlCalls
 from naiad.frontend.grpc import stream as grpc_stream
@@ -579,6 +580,24 @@ class TestBounds:
         stage.call.on_cancel(CancelReason.CANCELLED)
         stage.answer("a")
         assert stage.call.is_paused
+
+
+def test_wait_for_a_model_counts_from_the_arrival_of_its_request(stage, monkeypatch):
+    resumes, times = [], []
+
+    def hold(cold, size, resume, refuse, **limits):
+        resumes.append(resume)
+        times.append(limits)
+
+    def evicted(name, version=""):
+        raise ColdModelError(SimpleNamespace(hold=hold), name)
+
+    request = pb.ModelInferRequest.FromString(message())
+    request.parameters["timeout"].int64_param = 1000
+    monkeypatch.setattr(stage.engine, "served", evicted)
+    stage.service.stream_message(stage.call, memoryview(request.SerializeToString()))
+    resumes.pop()()  # it was evicted again
+    assert times == [{"since_ns": 77, "deadline_ns": 1_000_077}] * 2
 
 
 def test_message_that_cannot_be_decoded_is_freed(stage):

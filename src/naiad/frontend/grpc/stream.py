@@ -264,8 +264,12 @@ class InferStream:
 
         try:
             timeout_us = prepared[0][0].timeout_us
-            deadline_ns = time.monotonic_ns() + timeout_us * 1000 if timeout_us else 0
-            self._held = cold.held.hold(cold, len(message), resume, refuse, deadline_ns=deadline_ns)
+            # Also when it is held again, because the model was evicted meanwhile.
+            since_ns = self._call.arrival_ns
+            deadline_ns = since_ns + timeout_us * 1000 if timeout_us else 0
+            self._held = cold.held.hold(
+                cold, len(message), resume, refuse, since_ns=since_ns, deadline_ns=deadline_ns
+            )
         except InferError as error:
             refuse(error)
             return
