@@ -130,7 +130,7 @@ class HeldOnce:
         self.resume.append(resume)
 
 
-def test_body_waits_for_a_model_that_was_evicted_meanwhile(aside):
+def test_body_waits_for_a_model_evicted_meanwhile(aside):
     held, seen = HeldOnce(), []
 
     def route(context, arguments):

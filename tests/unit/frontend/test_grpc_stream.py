@@ -582,7 +582,7 @@ class TestBounds:
         assert stage.call.is_paused
 
 
-def test_wait_for_a_model_counts_from_the_arrival_of_its_request(stage, monkeypatch):
+def test_wait_counts_from_the_arrival_of_its_request(stage, monkeypatch):
     resumes, times = [], []
 
     def hold(cold, size, resume, refuse, **limits):

@@ -319,7 +319,7 @@ def test_large_binary_bodies_get_no_cost_field(server):
         assert (context.answers[0][0], b"Server-Timing" in context.answers[0][1]) == (200, False)
 
 
-def test_large_body_waits_for_a_model_that_was_evicted_meanwhile():
+def test_large_body_waits_for_a_model_evicted_meanwhile():
     engine, turns, resumed = Engine(), [], []
     held = SimpleNamespace(hold=lambda cold, size, resume, refuse, **times: resumed.append(resume))
     config = engine.model_config

@@ -567,7 +567,7 @@ class OnDemandModels(Generic[V]):
         return model is not None and model.phase is ResidencePhase.LOADED
 
     def _note_growth(self, uses: Uses, sizes: Mapping[str, int]) -> None:
-        """Charge what models have grown by; `sizes` are those of their workers. The lock is held."""
+        """Charge what models have grown by; `sizes` has the bytes of their workers. The lock is held."""
         grown: set[str] = {key for key in uses if key in sizes}
         if not self._residency.count(ResidencePhase.LOADING) and not self._residency.count(ResidencePhase.EVICTING):
             active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]

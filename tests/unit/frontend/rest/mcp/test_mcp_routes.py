@@ -92,7 +92,7 @@ def test_models_that_came_and_went_are_seen() -> None:
     assert gone["message"] == "there is no tool 'model 0': no ready model has this name"
 
 
-def test_call_waits_for_a_model_that_is_not_loaded() -> None:
+def test_call_waits_for_a_cold_model() -> None:
     engine = Engine()
     engine.configs["a"] = ModelConfig(name="a")
     held: list[str] = []

@@ -393,9 +393,7 @@ def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) ->
     assert models.find("a") == "a"
 
 
-def test_eviction_before_the_end_of_a_load_is_made_good(
-    scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eviction_before_the_end_of_a_load(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scenes()
     scene.write("a")
     models = scene.open()
@@ -416,9 +414,7 @@ def test_eviction_before_the_end_of_a_load_is_made_good(
     assert scene.loader.loads == ["a", "a"]
 
 
-def test_many_calls_of_a_running_model_start_one_load(
-    scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_urgent_calls_start_one_load(scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scenes()
     scene.write("a")
     models = scene.open()
@@ -518,7 +514,7 @@ def test_unload_during_a_load_by_request_stays(scenes: Callable[..., Scene], mon
 
     def load_late(*arguments: object, **options: object) -> None:
         control.unload_model("a", {})  # the load has no order yet that it could end
-        load(*arguments, **options)  # type: ignore[arg-type]  # those of the load
+        load(*arguments, **options)  # type: ignore[arg-type]  # the arguments of the load
 
     monkeypatch.setattr(controller, "load", load_late)
     assert models.ask("a") is Ask.BEGIN

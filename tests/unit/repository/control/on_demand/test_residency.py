@@ -113,7 +113,7 @@ def test_failed_load_has_a_growing_pause() -> None:
     assert residency.ask("m0", now_s) is Ask.BEGIN
 
 
-def test_failure_of_a_model_that_is_loaded_changes_nothing() -> None:
+def test_failure_of_a_loaded_model_changes_nothing() -> None:
     residency = table()
     load(residency, "m0")
     residency.failed("m0", "no room", 1.0)
@@ -194,7 +194,7 @@ def test_model_that_grew_beyond_the_budget_loads_again() -> None:
     assert residency.used_bytes == 4 * MB
 
 
-def test_model_that_was_measured_too_large_is_tried_again() -> None:
+def test_model_measured_too_large_is_tried_again() -> None:
     residency = table()
     load(residency, "m0", size=40 * MB)
     residency.begin_eviction("m0")
