@@ -397,16 +397,22 @@ def test_eviction_before_the_end_of_a_load(scenes: Callable[..., Scene], monkeyp
     scene = scenes()
     scene.write("a")
     models = scene.open()
-    load_now = models._load_now
+    load, load_now, has_returned = models._load, models._load_now, threading.Event()
+
+    def load_and_tell(key: str) -> None:
+        load(key)
+        has_returned.set()
 
     def load_and_evict(key: str) -> None:
         load_now(key)
-        monkeypatch.undo()
+        monkeypatch.setattr(models, "_load_now", load_now)
         with models._changed:
             models._residency.begin_eviction(key)
             assert models._residency.ask(key, scene.now_s) is Ask.HELD
         models._evict([key])
+        assert has_returned.wait(WAIT_S)  # the thread of the next load, which this one keeps out
 
+    monkeypatch.setattr(models, "_load", load_and_tell)
     monkeypatch.setattr(models, "_load_now", load_and_evict)
     assert models.ask("a") is Ask.BEGIN
     assert scene.settled("a", 2) == [None, None]
