@@ -304,6 +304,8 @@ class OnDemandModels(Generic[V]):
         with self._changed:
             if key in self._residency.models:
                 self._residency.failed(key, error.message, self._clock())
+                if not self._is_loaded(key):
+                    self._sizes.forget(key)  # the next load is measured again
             self._changed.notify_all()
         return error
 

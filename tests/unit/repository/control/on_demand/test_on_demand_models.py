@@ -234,6 +234,10 @@ def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None
     assert scene.loaded() == set()
     assert scene.loader.resident_bytes == 100 * MB
     assert isinstance(models.ask("a"), LoadRefusal)
+    scene.loader.factor = 1  # it was measured in a bad moment
+    scene.now_s += 1
+    assert scene.request(models, "a") is None
+    assert models.used_bytes == MB
 
 
 def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) -> None:
