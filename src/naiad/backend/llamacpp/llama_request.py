@@ -88,11 +88,11 @@ def _json(name: str, text: str, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         raise invalid_argument(f"input '{name}' is no JSON: {excerpt(str(error))}") from error
     if not isinstance(found, kind):
-        raise invalid_argument(f"input '{name}' is {excerpt(text)}; expected a JSON {_KINDS[kind]}")
+        raise invalid_argument(f"input '{name}' is {excerpt(text)}; expected a {_KINDS[kind]}")
     return found
 
 
-_KINDS: Mapping[type, str] = {list: "list", dict: "object"}
+_KINDS: Mapping[type, str] = {list: "JSON list", dict: "JSON object"}
 
 
 def _sampling(text: str) -> dict[str, Any]:
@@ -120,9 +120,12 @@ def _sampling(text: str) -> dict[str, Any]:
 
 
 def _wrong(name: str, value: Any, expected: str) -> InferError:
-    return invalid_argument(
-        f"'sampling_parameters' has '{excerpt(name)}': {excerpt(repr(value))}; expected {expected}"
-    )
+    return invalid_argument(f"'sampling_parameters' has '{excerpt(name)}': {_shown(value)}; expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error; containers by their kind, since they may be large."""
+    return f"a {_KINDS[type(value)]}" if type(value) in _KINDS else excerpt(repr(value))
 
 
 def _check_number(name: str, value: Any, limits: tuple[float, float], kinds: tuple[type, ...]) -> None:
@@ -166,6 +169,6 @@ def _response_format(form: Mapping[str, Any]) -> Mapping[str, Any]:
         check_schema(schema, "response_format")
         return {"json_schema": schema}
     raise invalid_argument(
-        f"'response_format' has the type '{excerpt(str(kind))}'; expected text, json_object, or json_schema with "
+        f"'response_format' has the type {_shown(kind)}; expected text, json_object, or json_schema with "
         "the member 'json_schema'"
     )

@@ -105,6 +105,8 @@ def test_chat_has_tools_and_format():
         ({"text_input": "a", "sampling_parameters": '{"temperature": "hot"}'}, "a number from 0"),
         ({"text_input": "a", "sampling_parameters": '{"stop": [""]}'}, "texts of 1 to"),
         ({"text_input": "a", "response_format": '{"type": "xml"}'}, "type 'xml'"),
+        ({"text_input": "a", "sampling_parameters": '{"stop": [1]}'}, "'stop': a JSON list; expected"),
+        ({"text_input": "a", "response_format": '{"type": [1]}'}, "the type a JSON list; expected"),
         ({"text_input": "a", "response_format": '{"type": "json_schema"}'}, "the member 'json_schema'"),
         ({"messages": "[1]", "tools": '[{"type": "function"}]'}, r"tools\[0\]"),
     ],
