@@ -69,11 +69,24 @@ def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaReq
     return LlamaRequest(bool(messages), body, streams, logprobs)
 
 
-_TEXTS = ("text_input", "messages", "sampling_parameters", "response_format", "tools", "tool_choice")
+_TEXTS: Mapping[str, int] = {
+    "text_input": 4 << 20,
+    "messages": 4 << 20,
+    "sampling_parameters": 64 << 10,
+    "response_format": 256 << 10,
+    "tools": 256 << 10,
+    "tool_choice": 64 << 10,
+}
+"""Inputs with texts, and the limits of their bytes."""
 
 
 def _text(name: str, data: Any) -> str:
     """Return the one element of a BYTES tensor."""
+    size = max(0, memoryview(data).nbytes - 4)
+    if size > _TEXTS[name]:
+        raise invalid_argument(
+            f"input '{name}' has {size} bytes; at most {_TEXTS[name]} are taken: send a shorter text"
+        )
     try:
         return bytes(memoryview(data)[4:]).decode()
     except UnicodeDecodeError as error:

@@ -99,7 +99,7 @@ def test_chat_has_tools_and_format():
         ({"messages": "{"}, "'messages' is no JSON"),
         ({"messages": "{}"}, "expected a JSON list"),
         ({"messages": '["\\ud800"]'}, "'messages' is no JSON"),
-        ({"text_input": "a", "sampling_parameters": "[" * 100_000}, "is no JSON"),
+        ({"text_input": "a", "sampling_parameters": "[" * 60_000}, "is no JSON"),
         ({"text_input": "a", "sampling_parameters": '{"n": 2}'}, "'n': 2; expected no such parameter"),
         ({"text_input": "a", "sampling_parameters": '{"max_tokens": 0}'}, "a whole number from 1"),
         ({"text_input": "a", "sampling_parameters": '{"temperature": "hot"}'}, "a number from 0"),
@@ -114,6 +114,19 @@ def test_chat_has_tools_and_format():
 def test_requests_that_are_refused(inputs, words):
     with pytest.raises(InferError, match=words):
         asked(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        *[("text_input", 4 << 20), ("messages", 4 << 20), ("sampling_parameters", 64 << 10)],
+        *[("response_format", 256 << 10), ("tools", 256 << 10), ("tool_choice", 64 << 10)],
+    ],
+)
+def test_long_texts_are_refused_before_they_are_read(name, limit):
+    words = f"input '{name}' has {limit + 1} bytes; at most {limit} are taken"
+    with pytest.raises(InferError, match=words):
+        asked(**{name: b"\xff" * (limit + 1)})
 
 
 def test_chat_needs_a_template():
