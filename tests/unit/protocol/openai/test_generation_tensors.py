@@ -11,7 +11,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.generate import inputs_of
 from naiad.protocol.openai.completion_reply import ReplyForm, usage_of
-from naiad.protocol.openai.generation_tensors import Choice, generation_tensors, token_limit
+from naiad.protocol.openai.generation_tensors import MAX_EXTRA_BYTES, Choice, generation_tensors, token_limit
 
 MAPPING = OpenAiMapping("completion", "text_input", "text_output")
 TENSORRT_LLM = """
@@ -184,3 +184,12 @@ def test_extras_that_are_no_list_are_an_error():
     )
     with pytest.raises(InferError, match="'logprobs' of model 'm' is no JSON list"):
         Choice(0, mapping, (), 0).take(InferResponse(header, [packed(b"a"), packed(b"{}")]))
+
+
+def test_too_many_log_probabilities_are_refused_before_they_are_parsed():
+    mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs"}))
+    header = ResponseHeader(
+        "m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in ("text_output", "logprobs")]
+    )
+    with pytest.raises(InferError, match=r"more than 2097152 bytes; ask for them with 'stream': true"):
+        Choice(0, mapping, (), 0).take(InferResponse(header, (packed(b"a"), packed(b"{" * (MAX_EXTRA_BYTES + 1)))))
