@@ -27,6 +27,8 @@ _INTEGERS: Mapping[str, tuple[int, int]] = {
 }
 _MAX_STOPS = 16
 _MAX_STOP_CHARACTERS = 1024
+_MAX_NAMES = 8
+"""Functions that an error names."""
 _SEEDS = 0xFFFFFFFF
 """llama.cpp: seeds have 32 bits, and this one means a random one."""
 
@@ -164,11 +166,31 @@ def _tools(texts: Mapping[str, str]) -> Mapping[str, Any]:
             raise invalid_argument(f"'tools[{position}]' has no function with a name")
         if function.get("parameters"):
             check_schema(function["parameters"], f"tools[{position}].function.parameters")
-    found: dict[str, Any] = {"tools": tools}
-    if texts.get("tool_choice"):
-        choice = texts["tool_choice"]
-        found["tool_choice"] = _json("tool_choice", choice, dict) if choice.startswith("{") else choice.strip('"')
-    return found
+    if not texts.get("tool_choice"):
+        return {"tools": tools}
+    tools, choice = _chosen(tools, texts["tool_choice"])
+    return {"tools": tools, "tool_choice": choice}
+
+
+_CHOICES = ("none", "auto", "required")
+
+
+def _chosen(tools: list[Any], text: str) -> tuple[list[Any], str]:
+    """Return the tools that may be called and llama.cpp's word for the choice: it takes no name of a function."""
+    if text.strip('"') in _CHOICES:
+        return tools, text.strip('"')
+    if not text.startswith("{"):
+        raise invalid_argument(
+            f"'tool_choice' is '{excerpt(text)}'; expected {', '.join(_CHOICES)}, or an object that names a function"
+        )
+    function = _json("tool_choice", text, dict).get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    named = [tool for tool in tools if tool["function"]["name"] == name]
+    if not named:
+        shown = f"the function '{excerpt(name)}'" if isinstance(name, str) else "no function"
+        known = ", ".join(excerpt(tool["function"]["name"]) for tool in tools[:_MAX_NAMES])
+        raise invalid_argument(f"'tool_choice' names {shown}; expected one of 'tools': {known}")
+    return named, "required"
 
 
 def _response_format(form: Mapping[str, Any]) -> Mapping[str, Any]:

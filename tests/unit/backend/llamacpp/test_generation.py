@@ -90,6 +90,30 @@ def test_chat_has_tools_and_format():
     assert (found.body["logprobs"], found.body["top_logprobs"]) == (True, 3)
 
 
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+
+
+def test_choice_of_a_function_leaves_no_other_tool():
+    choice = {"type": "function", "function": {"name": "g"}}
+    found = asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice=json.dumps(choice))
+    assert (found.body["tools"], found.body["tool_choice"]) == ([TOOLS[1]], "required")
+    found = asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice="none")
+    assert (found.body["tools"], found.body["tool_choice"]) == (TOOLS, "none")
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ('{"type": "function", "function": {"name": "h"}}', "'tool_choice' names the function 'h'; .*: f, g"),
+        ('{"function": 1}', "'tool_choice' names no function"),
+        ("any", "'tool_choice' is 'any'; expected none, auto, required"),
+    ],
+)
+def test_choices_without_a_tool_are_refused(choice, words):
+    with pytest.raises(InferError, match=words):
+        asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice=choice)
+
+
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
