@@ -79,7 +79,10 @@ def _logprobs(body: BodyMembers, mapping: OpenAiMapping) -> Mapping[str, int]:
 
 
 def _encoded(body: BodyMembers, name: str) -> str:
-    data = orjson.dumps(body.get(name))
+    try:
+        data = orjson.dumps(body.get(name))
+    except orjson.JSONEncodeError:  # The decoder takes more levels than the encoder.
+        raise body.wrong(name, "JSON of at most 250 levels") from None
     if len(data) > MAX_OPTION_BYTES:
         raise body.wrong(name, f"at most {MAX_OPTION_BYTES} bytes of JSON, not {len(data)}")
     return data.decode()

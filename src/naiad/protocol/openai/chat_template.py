@@ -125,7 +125,16 @@ def _plain(messages: Sequence[ChatMessage]) -> str:
 
 
 def _json(messages: Sequence[ChatMessage]) -> str:
-    return orjson.dumps([{"role": role, "content": content, **extra} for role, content, extra in messages]).decode()
+    try:
+        return orjson.dumps(
+            [{"role": role, "content": content, **extra} for role, content, extra in messages]
+        ).decode()
+    except orjson.JSONEncodeError:  # The decoder takes more levels than the encoder.
+        raise OpenAiError(
+            "'messages' has tool calls that are nested too deeply; expected JSON of at most 250 levels",
+            param="messages",
+            code="invalid_value",
+        ) from None
 
 
 _RENDER: Mapping[str, Callable[[Sequence[ChatMessage]], str]] = {
