@@ -121,7 +121,10 @@ class Choice:
         "tool_calls",
     )
 
-    def __init__(self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int) -> None:
+    def __init__(
+        self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int, *, text_offset: int = 0
+    ) -> None:
+        """`text_offset` is where the first new token begins in the text."""
         self.index = index
         self.text = TextStream(stops)
         self.prompt_tokens: int | None = None
@@ -132,7 +135,7 @@ class Choice:
         self.tool_calls: list[Any] = []
         self.extra_bytes = 0
         """Bytes of both as JSON, over the whole text."""
-        self._text_offset = 0
+        self._text_offset = text_offset
         self._mapping = mapping
         self._max_tokens = max_tokens
         self._pieces = 0

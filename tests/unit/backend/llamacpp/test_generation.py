@@ -179,6 +179,17 @@ def test_whole_text_is_one_response():
     assert json.loads(values["logprobs"]) == [{**token, "top_logprobs": [{"token": "a"}]}]
 
 
+def test_stream_has_the_probabilities_of_tokens_without_text_in_order():
+    def of(token):
+        return {"content": [{"token": token, "logprob": 0, "top_logprobs": []}]}
+
+    chunks = [piece("", logprobs=of("\N{REPLACEMENT CHARACTER}")), piece("é", logprobs=of("é")), LAST]
+    found = generated(chunks, text_input="p", stream=True, sampling_parameters='{"logprobs": 0}')
+    tokens = [each["token"] for values, _ in found for each in json.loads(values["logprobs"])]
+    assert tokens == ["\N{REPLACEMENT CHARACTER}", "é"]
+    assert [values["text_output"] for values, _ in found] == ["", "é", ""]
+
+
 def test_tool_calls_are_put_together():
     chunks = [
         delta(role="assistant", content=None),

@@ -145,11 +145,11 @@ TOKENS = [
 CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 
-def choice_with_extras():
+def choice_with_extras(text_offset=0):
     mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs", "tools"}))
     names = ("text_output", "logprobs", "tool_calls")
     header = ResponseHeader("m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in names])
-    choice = Choice(0, mapping, (), 0)
+    choice = Choice(0, mapping, (), 0, text_offset=text_offset)
     for token in TOKENS:
         texts = [token["token"], json.dumps([token]), ""]
         choice.take(InferResponse(header, [packed(text.encode()) for text in texts], final=False))
@@ -168,6 +168,12 @@ def test_log_probabilities_have_the_form_of_their_endpoint():
     chat = json.loads(ReplyForm(True, "id", 5, "m").body(["abc"], [choice_with_extras()], 1))["choices"][0]
     assert chat["logprobs"]["content"] == TOKENS
     assert (chat["message"]["tool_calls"], chat["message"]["content"]) == (CALLS, "abc")
+
+
+def test_offsets_begin_behind_a_prompt_that_is_repeated():
+    form = ReplyForm(False, "id", 5, "m")
+    whole = json.loads(form.body(["p abc"], [choice_with_extras(text_offset=2)], 1))["choices"][0]
+    assert whole["logprobs"]["text_offset"] == [2, 4]
 
 
 def test_chunk_of_tool_calls_needs_no_text():

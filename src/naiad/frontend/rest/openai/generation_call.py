@@ -50,8 +50,12 @@ class GenerationCall:
         name = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._form = ReplyForm(asked.is_chat, name, int(time.time()), reference)
         limit = token_limit(model.mapping, model.inputs, model.optional, asked.sampling)
-        count = len(asked.prompts) * asked.choice_count
-        self._choices = [Choice(index, model.mapping, asked.stops, limit) for index in range(count)]
+        # New tokens begin behind a prompt that is repeated.
+        offsets = [len(prompt) if asked.echo else 0 for prompt in asked.prompts for _ in range(asked.choice_count)]
+        self._choices = [
+            Choice(index, model.mapping, asked.stops, limit, text_offset=offset)
+            for index, offset in enumerate(offsets)
+        ]
         self._texts: list[list[str]] = [[] for _ in self._choices]
         self._character_count = 0
         self._open: dict[InferRequest, Choice] = {}
