@@ -179,7 +179,7 @@ def test_whole_text_is_one_response():
     assert json.loads(values["logprobs"]) == [{**token, "top_logprobs": [{"token": "a"}]}]
 
 
-def test_stream_has_the_probabilities_of_tokens_without_text_in_order():
+def test_probabilities_without_text_keep_their_order():
     def of(token):
         return {"content": [{"token": token, "logprob": 0, "top_logprobs": []}]}
 

@@ -79,7 +79,7 @@ def test_python_module_of_any_names_is_python(names: list[str], is_decoupled: bo
     assert ast.literal_eval(model) == names[0]
 
 
-def test_names_of_tensors_add_no_code_to_a_typescript_module() -> None:
+def test_names_add_no_code_to_a_module() -> None:
     evil = "*/ } evil(); interface X { /*"
     made = ModelConfig(name="m", input=config(["@OUTPUT_SPECS@"]).input, output=config([evil]).output)
     code = client_code("m", made, "typescript")

@@ -63,6 +63,6 @@ def test_mistake_has_its_place(message, param):
     assert caught.value.param == param
 
 
-def test_list_in_place_of_a_message_is_named_by_its_kind():
+def test_list_among_messages_is_named_by_its_kind():
     with pytest.raises(OpenAiError, match=r"'messages\[0\]' is a list; expected an object"):
         read_messages(BodyMembers({"messages": [[1, 2]]}))

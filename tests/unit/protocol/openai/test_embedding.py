@@ -65,7 +65,7 @@ def test_vectors_of_all_batches_are_encoded(is_base64):
 
 
 @pytest.mark.parametrize("size", [3, 7000, 20_000])
-def test_many_rows_are_encoded_in_groups_and_keep_their_order(monkeypatch, size):
+def test_many_rows_are_encoded_in_groups(monkeypatch, size):
     encoded = []
     dumps = embedding.orjson.dumps
     counting = SimpleNamespace(

@@ -192,7 +192,7 @@ def test_extras_that_are_no_list_are_an_error():
         Choice(0, mapping, (), 0).take(InferResponse(header, [packed(b"a"), packed(b"{}")]))
 
 
-def test_too_many_log_probabilities_are_refused_before_they_are_parsed():
+def test_too_many_log_probabilities_are_refused_unread():
     mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs"}))
     header = ResponseHeader(
         "m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in ("text_output", "logprobs")]

@@ -84,7 +84,7 @@ def test_error_of_a_route_becomes_a_failed_result(body: bytes, text: str) -> Non
     run(scene)
 
 
-def test_large_body_of_a_route_is_an_error_and_not_read() -> None:
+def test_large_body_of_a_route_is_not_read() -> None:
     def scene() -> None:
         context, read = Context(), []
         reply = ToolReply(context, call(), b"", lambda body: {"content": [], "read": read.append(body)})
