@@ -66,7 +66,7 @@ class Generation:
             calls = delta.get("tool_calls") or []
             probabilities = (choice.get("logprobs") or {}).get("content") or []
             self._reason = choice.get("finish_reason") or self._reason
-            if self._asked.streams and (text or calls):
+            if self._asked.streams and (text or calls or probabilities):
                 self._send(text, probabilities, calls)
             else:
                 self._texts.append(text)

@@ -23,6 +23,8 @@ MAX_ELEMENTS = 1 << 24
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 """Number of a type to its format."""
 _TEXT, _ARRAY = 8, 9
+_RANK = 4
+"""llama.cpp's type of pooling for scores of pairs; 1 to 3 make vectors."""
 
 Value = int | float | bool | str
 
@@ -53,6 +55,14 @@ class GgufHeader:
         """Whether the file says how the vectors of its tokens become one: then it is no model for text."""
         return self._number("pooling_type") > 0
 
+    def check_pooling(self) -> None:
+        """Raise ValueError for a way of pooling that makes no vectors: such a model is neither for text nor these."""
+        kind = self._number("pooling_type")
+        if kind == _RANK:
+            raise ValueError("is a reranker, which this backend does not serve")
+        if kind > _RANK:
+            raise ValueError(f"has the pooling type {kind}; llama.cpp knows 0 to {_RANK}: convert the model again")
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the file has the format of its chats."""
@@ -64,7 +74,7 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read the metadata of a file. Raises ValueError for another format or a damaged one, OSError."""
+    """Read the metadata of a file. Raises ValueError for another format, a damaged file or a reranker, OSError."""
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             raise ValueError("is no GGUF file: it does not begin with 'GGUF'")
@@ -82,7 +92,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
                 _skip_array(file, key)
             else:
                 entries[key] = _read_value(file, kind, key)
-    return GgufHeader(entries)
+    header = GgufHeader(entries)
+    header.check_pooling()
+    return header
 
 
 def _read(file: BinaryIO, form: str) -> tuple[int, ...]:

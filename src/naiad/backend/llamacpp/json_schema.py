@@ -27,7 +27,10 @@ _MAPPINGS = frozenset({"properties", "$defs", "definitions"})
 
 
 def check_schema(schema: Any, member: str) -> None:
-    """Raise InferError(INVALID_ARG) for a schema that cannot become a grammar; `member` is where it was sent."""
+    """Raise InferError(INVALID_ARG) for a schema that cannot become a grammar; `member` is where it was sent.
+
+    The caller has bounded the text of the schema: it is encoded again to know its size.
+    """
     if not isinstance(schema, Mapping):
         raise _wrong(member, "has no schema that is an object")
     size = len(json.dumps(schema))

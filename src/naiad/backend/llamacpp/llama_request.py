@@ -27,6 +27,8 @@ _INTEGERS: Mapping[str, tuple[int, int]] = {
 }
 _MAX_STOPS = 16
 _MAX_STOP_CHARACTERS = 1024
+_MAX_NAMES = 8
+"""Functions that an error names."""
 _SEEDS = 0xFFFFFFFF
 """llama.cpp: seeds have 32 bits, and this one means a random one."""
 
@@ -69,11 +71,24 @@ def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaReq
     return LlamaRequest(bool(messages), body, streams, logprobs)
 
 
-_TEXTS = ("text_input", "messages", "sampling_parameters", "response_format", "tools", "tool_choice")
+_TEXTS: Mapping[str, int] = {
+    "text_input": 4 << 20,
+    "messages": 4 << 20,
+    "sampling_parameters": 64 << 10,
+    "response_format": 256 << 10,
+    "tools": 256 << 10,
+    "tool_choice": 64 << 10,
+}
+"""Inputs with texts, and the limits of their bytes."""
 
 
 def _text(name: str, data: Any) -> str:
     """Return the one element of a BYTES tensor."""
+    size = max(0, memoryview(data).nbytes - 4)
+    if size > _TEXTS[name]:
+        raise invalid_argument(
+            f"input '{name}' has {size} bytes; at most {_TEXTS[name]} are taken: send a shorter text"
+        )
     try:
         return bytes(memoryview(data)[4:]).decode()
     except UnicodeDecodeError as error:
@@ -88,11 +103,11 @@ def _json(name: str, text: str, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         raise invalid_argument(f"input '{name}' is no JSON: {excerpt(str(error))}") from error
     if not isinstance(found, kind):
-        raise invalid_argument(f"input '{name}' is {excerpt(text)}; expected a JSON {_KINDS[kind]}")
+        raise invalid_argument(f"input '{name}' is {excerpt(text)}; expected a {_KINDS[kind]}")
     return found
 
 
-_KINDS: Mapping[type, str] = {list: "list", dict: "object"}
+_KINDS: Mapping[type, str] = {list: "JSON list", dict: "JSON object"}
 
 
 def _sampling(text: str) -> dict[str, Any]:
@@ -120,9 +135,12 @@ def _sampling(text: str) -> dict[str, Any]:
 
 
 def _wrong(name: str, value: Any, expected: str) -> InferError:
-    return invalid_argument(
-        f"'sampling_parameters' has '{excerpt(name)}': {excerpt(repr(value))}; expected {expected}"
-    )
+    return invalid_argument(f"'sampling_parameters' has '{excerpt(name)}': {_shown(value)}; expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error; containers by their kind, since they may be large."""
+    return f"a {_KINDS[type(value)]}" if type(value) in _KINDS else excerpt(repr(value))
 
 
 def _check_number(name: str, value: Any, limits: tuple[float, float], kinds: tuple[type, ...]) -> None:
@@ -148,11 +166,31 @@ def _tools(texts: Mapping[str, str]) -> Mapping[str, Any]:
             raise invalid_argument(f"'tools[{position}]' has no function with a name")
         if function.get("parameters"):
             check_schema(function["parameters"], f"tools[{position}].function.parameters")
-    found: dict[str, Any] = {"tools": tools}
-    if texts.get("tool_choice"):
-        choice = texts["tool_choice"]
-        found["tool_choice"] = _json("tool_choice", choice, dict) if choice.startswith("{") else choice.strip('"')
-    return found
+    if not texts.get("tool_choice"):
+        return {"tools": tools}
+    tools, choice = _chosen(tools, texts["tool_choice"])
+    return {"tools": tools, "tool_choice": choice}
+
+
+_CHOICES = ("none", "auto", "required")
+
+
+def _chosen(tools: list[Any], text: str) -> tuple[list[Any], str]:
+    """Return the tools that may be called and llama.cpp's word for the choice: it takes no name of a function."""
+    if text.strip('"') in _CHOICES:
+        return tools, text.strip('"')
+    if not text.startswith("{"):
+        raise invalid_argument(
+            f"'tool_choice' is '{excerpt(text)}'; expected {', '.join(_CHOICES)}, or an object that names a function"
+        )
+    function = _json("tool_choice", text, dict).get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    named = [tool for tool in tools if tool["function"]["name"] == name]
+    if not named:
+        shown = f"the function '{excerpt(name)}'" if isinstance(name, str) else "no function"
+        known = ", ".join(excerpt(tool["function"]["name"]) for tool in tools[:_MAX_NAMES])
+        raise invalid_argument(f"'tool_choice' names {shown}; expected one of 'tools': {known}")
+    return named, "required"
 
 
 def _response_format(form: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -166,6 +204,6 @@ def _response_format(form: Mapping[str, Any]) -> Mapping[str, Any]:
         check_schema(schema, "response_format")
         return {"json_schema": schema}
     raise invalid_argument(
-        f"'response_format' has the type '{excerpt(str(kind))}'; expected text, json_object, or json_schema with "
+        f"'response_format' has the type {_shown(kind)}; expected text, json_object, or json_schema with "
         "the member 'json_schema'"
     )

@@ -97,6 +97,8 @@ class LlamaServer:
             pooling = parameters.choice("pooling", tuple(_POOLINGS), default)
             if pooling:
                 settings.pooling_type = _POOLINGS[pooling]
+        # What a model writes while it reasons is part of its text: no output holds it apart.
+        settings.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
         settings.fit_params = False  # the owner's numbers hold
         settings.ctx_shift = False
         settings.warmup = False

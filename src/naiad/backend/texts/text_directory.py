@@ -5,7 +5,10 @@ It needs the package tokenizers only. Nothing is downloaded, and no code of the 
 
 import enum
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,6 +24,7 @@ _OFFSET_TYPES = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camember
 """Model types whose first positions are unused: the numbers begin after that of padding."""
 _POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
 """sentence-transformers' names of poolings."""
+_LENGTH = "max_seq_length"
 _DEFAULT_LABELS = 2
 """transformers: the number of labels of a classifier whose `config.json` has none."""
 
@@ -59,7 +63,7 @@ class TextDirectory(ModelFile):
             raise self.error("has no tokenizer.json; save a fast tokenizer with tokenizer.save_pretrained")
         self.settings: dict[str, Any] = self._read_json("config.json", {})
         """The content of `config.json`."""
-        if "model_type" not in self.settings:
+        if not isinstance(self.settings.get("model_type"), str):
             raise self.error(f"has no config.json with a 'model_type'; {AGAIN}")
 
     def setting(self, name: str) -> Any:
@@ -80,6 +84,8 @@ class TextDirectory(ModelFile):
     def pooling(self, parameters: Parameters) -> Pooling:
         """Return the pooling of the parameters, of sentence-transformers' files, or the mean, normalised."""
         modules = self._read_json("modules.json", [])
+        if not all(isinstance(module, dict) for module in modules):
+            raise self.error(f"has a module in modules.json that is no object; {AGAIN}")
         types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
         unknown = [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]
         if unknown:
@@ -90,7 +96,7 @@ class TextDirectory(ModelFile):
         mode = "mean"
         for module, name in zip(modules, types, strict=True):
             if name == "Pooling":
-                mode = self._pooling_mode(f"{module.get('path', '')}/config.json")
+                mode = self._pooling_mode(f"{self._folder_of(module)}/config.json")
         normalizes = "Normalize" in types or not modules
         return Pooling(
             parameters.choice("pooling", tuple(_POOLINGS.values()), mode),
@@ -106,7 +112,7 @@ class TextDirectory(ModelFile):
         token = (tokenizer.padding or {}).get("pad_token") or self._token("pad_token") or "[PAD]"
         number = tokenizer.token_to_id(token)
         if number is None:
-            number = self.setting("pad_token_id") or 0
+            number = self._whole("config.json", self.settings, "pad_token_id")
         tokenizer.enable_padding(pad_id=number, pad_token=token)
         tokenizer.enable_truncation(self._max_length(parameters))
         return tokenizer
@@ -117,7 +123,10 @@ class TextDirectory(ModelFile):
             return Task(parameters.choice("task", tuple(Task)))
         if (self.path / "modules.json").is_file():
             return Task.EMBEDDING
-        architectures = [str(name) for name in self.setting("architectures") or ()]
+        found = self.setting("architectures") or []
+        if not isinstance(found, list):
+            raise self.error(f"has 'architectures' in config.json that are no list; {AGAIN}")
+        architectures = [str(name) for name in found]
         for name in architectures:
             for ending, task in _ARCHITECTURES.items():
                 if name.endswith(ending):
@@ -126,6 +135,19 @@ class TextDirectory(ModelFile):
         raise self.error(
             f"has {shown}, from which no task follows; set the parameter 'task' to one of {', '.join(Task)}"
         )
+
+    def _folder_of(self, module: Mapping[str, Any]) -> str:
+        """Return the folder of a module, which is below the directory."""
+        path = module.get("path", "")
+        parts = PurePosixPath(path).parts if isinstance(path, str) else ("..",)
+        fits = not {"/", ".."} & {*parts} and "\0" not in path
+        # The files themselves may be links: a cache of Hugging Face has its contents elsewhere.
+        if not fits or not (self.path / path).resolve().is_relative_to(self.path.resolve()):
+            raise self.error(
+                f"has a module in modules.json with the 'path' {excerpt(repr(path))}; expected a folder in the "
+                "directory"
+            )
+        return str(path)
 
     def _pooling_mode(self, name: str) -> str:
         settings = self._read_json(name, {})
@@ -141,19 +163,25 @@ class TextDirectory(ModelFile):
 
     def _max_length(self, parameters: Parameters) -> int:
         """Return the most tokens of a text that the model reads."""
-        positions = self.setting("max_position_embeddings") or MAX_LENGTH
+        positions = self._whole("config.json", self.settings, "max_position_embeddings") or MAX_LENGTH
         if self.setting("model_type") in _OFFSET_TYPES:
-            positions -= (self.setting("pad_token_id") or 0) + 1
-        limits = [
-            positions,
-            self._read_json("tokenizer_config.json", {}).get("model_max_length"),
-            self._read_json("sentence_bert_config.json", {}).get("max_seq_length"),
-        ]
-        known = min(int(limit) for limit in limits if limit)
+            positions -= self._whole("config.json", self.settings, "pad_token_id") + 1
+        limits = [positions]
+        for name, member in (("tokenizer_config.json", "model_max_length"), ("sentence_bert_config.json", _LENGTH)):
+            limits.append(self._whole(name, self._read_json(name, {}), member))
+        known = min(limit for limit in limits if limit)
         wanted = parameters.count("max_length", known, maximum=MAX_LENGTH)
         if not 3 <= wanted <= positions:
             raise parameters.error("max_length", f"a number from 3 to {positions}, the positions of the model")
         return wanted
+
+    def _whole(self, file: str, content: Mapping[str, Any], name: str) -> int:
+        """Return a number that is not negative, of the content of a file; 0 without it."""
+        value = content.get(name) or 0
+        is_number = type(value) is int or (type(value) is float and math.isfinite(value))
+        if not is_number or value < 0:
+            raise self.error(f"has '{name}' in {file} with {excerpt(repr(value))}; expected a whole number; {AGAIN}")
+        return int(value)
 
     def _token(self, name: str) -> str:
         token = self._read_json("tokenizer_config.json", {}).get(name)

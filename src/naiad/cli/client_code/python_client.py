@@ -8,8 +8,8 @@ from naiad.cli.client_code.model_interface import ModelInterface, Naming, Tensor
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt
 
-NAMING = Naming(reserved=frozenset((*keyword.kwlist, "np", "self")), is_lower=True)
-"""`np` would hide the module in the class's own annotations."""
+NAMING = Naming(reserved=frozenset((*keyword.kwlist, "np", "of_result", "self", "tensors")), is_lower=True)
+"""`np` would hide the module in the annotations of the class; `tensors` and `of_result` are its methods."""
 
 _INTRODUCTION = '''\
 """Client of the model {title}, written by `naiad client-code`.

@@ -1,6 +1,7 @@
 """A TypeScript module with a client of one model, on `fetch` and without dependencies."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ NAMING = Naming(reserved=frozenset(("__proto__", "constructor", "prototype")))
 """Words of the language are allowed as names of properties."""
 
 _TEMPLATE = Path(__file__).parent / "client.ts.template"
+_PLACEHOLDER = re.compile(r"@[A-Z_]+@")
 _ARRAYS = {
     DataType.BOOL: "boolean[]",
     DataType.BYTES: "string[]",
@@ -47,9 +49,8 @@ def typescript_client(interface: ModelInterface) -> str:
         "@OUTPUT_SPECS@": _specs(interface.outputs),
     }
     text = _TEMPLATE.read_text(encoding="utf-8")
-    for placeholder, value in values.items():
-        text = text.replace(placeholder, value)
-    return text
+    # In one pass: names of tensors may look like placeholders.
+    return _PLACEHOLDER.sub(lambda found: values[found[0]], text)
 
 
 def _property(field: TensorField, *, is_input: bool) -> str:

@@ -14,12 +14,13 @@ import orjson
 
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
+from naiad.protocol.json.value_limits import excess_of_values
 
 HANDSHAKE_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions that begin with `initialize`, the oldest first."""
 STATELESS_VERSIONS = ("2026-07-28",)
 MAX_BODY_BYTES = 4 << 20
-"""Limit of a body: it is parsed on the event loop, in about ten milliseconds."""
+"""Limit of a body: it is parsed on the event loop, in some ten milliseconds, because its values are bounded too."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -99,6 +100,9 @@ def read_call(body: Buffer, headers: Mapping[bytes, bytes]) -> Call | None:
 def _read_object(body: Buffer) -> Json:
     if len(body) > MAX_BODY_BYTES:
         raise RpcError(INVALID_REQUEST, f"the body has {len(body)} bytes; a message has at most {MAX_BODY_BYTES}")
+    excess = excess_of_values(body)
+    if excess:
+        raise RpcError(INVALID_REQUEST, f"the body has {excess}; send several messages")
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -57,6 +57,8 @@ def _tools(body: BodyMembers, mapping: OpenAiMapping) -> Mapping[str, str]:
         if choice not in (None, "none", "auto"):
             raise body.wrong("tool_choice", "'none' or 'auto': the request has no tools")
         return {}
+    if body.get("parallel_tool_calls") is not None and not body.flag("parallel_tool_calls"):
+        raise body.wrong("parallel_tool_calls", "true: the number of calls at a time is the model's choice")
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise body.wrong("tools", f"a list of at most {MAX_TOOLS} tools")
     for position, tool in enumerate(tools):
@@ -79,7 +81,10 @@ def _logprobs(body: BodyMembers, mapping: OpenAiMapping) -> Mapping[str, int]:
 
 
 def _encoded(body: BodyMembers, name: str) -> str:
-    data = orjson.dumps(body.get(name))
+    try:
+        data = orjson.dumps(body.get(name))
+    except orjson.JSONEncodeError:  # The decoder takes more levels than the encoder.
+        raise body.wrong(name, "JSON of at most 250 levels") from None
     if len(data) > MAX_OPTION_BYTES:
         raise body.wrong(name, f"at most {MAX_OPTION_BYTES} bytes of JSON, not {len(data)}")
     return data.decode()

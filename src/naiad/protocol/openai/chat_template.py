@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from naiad.core.errors import excerpt
-from naiad.protocol.openai.members import BodyMembers
+from naiad.protocol.openai.members import BodyMembers, shown
 from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_MESSAGES = 4096
@@ -43,7 +42,7 @@ def read_messages(body: BodyMembers, *, takes_tools: bool = False) -> Sequence[C
 
 def _read_message(found: Any, where: str, takes_tools: bool) -> ChatMessage:
     if not isinstance(found, dict):
-        raise OpenAiError(f"'{where}' is {excerpt(repr(found))}; expected an object", param=where)
+        raise OpenAiError(f"'{where}' is {shown(found)}; expected an object", param=where)
     members = BodyMembers(found, f"{where}.")
     role = members.get("role")
     roles = _TOOL_ROLES if takes_tools else _ROLES
@@ -126,7 +125,16 @@ def _plain(messages: Sequence[ChatMessage]) -> str:
 
 
 def _json(messages: Sequence[ChatMessage]) -> str:
-    return orjson.dumps([{"role": role, "content": content, **extra} for role, content, extra in messages]).decode()
+    try:
+        return orjson.dumps(
+            [{"role": role, "content": content, **extra} for role, content, extra in messages]
+        ).decode()
+    except orjson.JSONEncodeError:  # The decoder takes more levels than the encoder.
+        raise OpenAiError(
+            "'messages' has tool calls that are nested too deeply; expected JSON of at most 250 levels",
+            param="messages",
+            code="invalid_value",
+        ) from None
 
 
 _RENDER: Mapping[str, Callable[[Sequence[ChatMessage]], str]] = {

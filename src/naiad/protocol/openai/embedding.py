@@ -22,6 +22,8 @@ MAX_TEXTS = 2048
 MAX_DIMENSIONS = 1 << 16
 MAX_NUMBERS = 1 << 23
 """Limit of the numbers in a response: 32 MiB of vectors."""
+_NUMBERS_AT_ONCE = 16384
+"""Numbers that are encoded at once, in a millisecond or two: the encoder holds the interpreter's lock meanwhile."""
 _MEMBERS = ("model", "input", "encoding_format", "dimensions", "user")
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -109,15 +111,25 @@ def encode_embeddings(
     vectors = np.concatenate(parts)
     if asked.dimensions:
         vectors = _shortened(vectors, asked.dimensions)
-    rows: Sequence[Any] = list(vectors)
-    if asked.is_base64:
-        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
-    data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+    step = max(1, _NUMBERS_AT_ONCE // vectors.shape[1])
+    groups = [
+        _encode_rows(vectors[start : start + step], start, is_base64=asked.is_base64)
+        for start in range(0, len(vectors), step)
+    ]
     usage: Mapping[str, int] | None = None
     if prompt_tokens is not None:
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-    body = {"object": "list", "data": data, "model": model, "usage": usage}
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    end = orjson.dumps({"model": model, "usage": usage}).removeprefix(b"{")
+    return b"".join((b'{"object":"list","data":[', b",".join(groups), b"],", end))
+
+
+def _encode_rows(vectors: Vectors, start: int, *, is_base64: bool) -> bytes:
+    """Return the elements of `data` for some rows, of which `start` is the first, without brackets around them."""
+    rows: Sequence[Any] = list(vectors)
+    if is_base64:
+        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
+    data = [{"object": "embedding", "index": start + index, "embedding": row} for index, row in enumerate(rows)]
+    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
 
 
 def _shortened(vectors: Vectors, dimensions: int) -> Vectors:

@@ -20,6 +20,8 @@ from naiad.protocol.openai.text_stream import TextStream
 
 DEFAULT_MAX_TOKENS = 256
 """For models whose input `max_tokens` is required, if neither client nor owner gives a number."""
+MAX_EXTRA_BYTES = 2 << 20
+"""Limit of the log probabilities of a response, and of its tool calls: they are parsed on the event loop."""
 _REASONS = ("stop", "length", "content_filter", "tool_calls")
 _TENSOR_NAMES = {"stop": "stop_words"}
 """Inputs with other names than the members."""
@@ -119,7 +121,10 @@ class Choice:
         "tool_calls",
     )
 
-    def __init__(self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int) -> None:
+    def __init__(
+        self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int, *, text_offset: int = 0
+    ) -> None:
+        """`text_offset` is where the first new token begins in the text."""
         self.index = index
         self.text = TextStream(stops)
         self.prompt_tokens: int | None = None
@@ -130,7 +135,7 @@ class Choice:
         self.tool_calls: list[Any] = []
         self.extra_bytes = 0
         """Bytes of both as JSON, over the whole text."""
-        self._text_offset = 0
+        self._text_offset = text_offset
         self._mapping = mapping
         self._max_tokens = max_tokens
         self._pieces = 0
@@ -162,6 +167,8 @@ class Choice:
         if not data:
             return []
         self.extra_bytes += len(data)
+        if len(data) > MAX_EXTRA_BYTES:
+            raise too_many_extras()
         try:
             found = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -195,6 +202,14 @@ class Choice:
             return self._reason
         tokens = self._pieces if self.completion_tokens is None else self.completion_tokens
         return "length" if self._max_tokens and tokens >= self._max_tokens else "stop"
+
+
+def too_many_extras() -> InferError:
+    """Return the error for more log probabilities or tool calls than a response has."""
+    return internal(
+        f"log probabilities and tool calls have more than {MAX_EXTRA_BYTES} bytes; ask for them with 'stream': true, "
+        "for fewer tokens, or for fewer 'top_logprobs'"
+    )
 
 
 def output_of(response: InferResponse, name: str) -> tuple[TensorSpec, Buffer] | None:

@@ -8,10 +8,11 @@ import orjson
 from naiad.core.errors import excerpt
 from naiad.core.model import version_number
 from naiad.core.tensor import Buffer
+from naiad.protocol.json.value_limits import excess_of_values
 from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_BODY_BYTES = 4 << 20
-"""Limit of a body: it is parsed on the event loop, in about ten milliseconds."""
+"""Limit of a body: it is parsed on the event loop, in some ten milliseconds, because its values are bounded too."""
 
 
 def check_body_size(size: int, max_input_bytes: int) -> None:
@@ -48,9 +49,8 @@ class BodyMembers:
 
     def wrong(self, name: str, expected: str) -> OpenAiError:
         """Return the error of a member with a wrong value."""
-        shown = _shown(self._members.get(name))
         return OpenAiError(
-            f"'{self._prefix}{name}' is {shown}; expected {expected}",
+            f"'{self._prefix}{name}' is {shown(self._members.get(name))}; expected {expected}",
             param=self._prefix + name,
             code="invalid_value",
         )
@@ -98,7 +98,7 @@ class BodyMembers:
         return None if value is None else BodyMembers(value, f"{self._prefix}{name}.")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value for an error; containers by their kind, since they may be large and deeply nested."""
     if isinstance(value, dict):
         return "an object"
@@ -108,7 +108,10 @@ def _shown(value: object) -> str:
 
 
 def read_body(body: Buffer) -> BodyMembers:
-    """Return the members of a body. Raises OpenAiError if it is not a JSON object."""
+    """Return the members of a body. Raises OpenAiError if it is not a JSON object, or has too many values."""
+    excess = excess_of_values(body)
+    if excess:
+        raise OpenAiError(f"the body has {excess}. Send several requests", code="request_too_large")
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -116,7 +119,7 @@ def read_body(body: Buffer) -> BodyMembers:
             f"We could not parse the JSON body of your request: {excerpt(str(error))}; expected one JSON object"
         ) from None
     if not isinstance(members, dict):
-        raise OpenAiError(f"the body is {_shown(members)}; expected one JSON object")
+        raise OpenAiError(f"the body is {shown(members)}; expected one JSON object")
     return BodyMembers(members)
 
 

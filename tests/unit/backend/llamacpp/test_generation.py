@@ -90,6 +90,30 @@ def test_chat_has_tools_and_format():
     assert (found.body["logprobs"], found.body["top_logprobs"]) == (True, 3)
 
 
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+
+
+def test_choice_of_a_function_leaves_no_other_tool():
+    choice = {"type": "function", "function": {"name": "g"}}
+    found = asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice=json.dumps(choice))
+    assert (found.body["tools"], found.body["tool_choice"]) == ([TOOLS[1]], "required")
+    found = asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice="none")
+    assert (found.body["tools"], found.body["tool_choice"]) == (TOOLS, "none")
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ('{"type": "function", "function": {"name": "h"}}', "'tool_choice' names the function 'h'; .*: f, g"),
+        ('{"function": 1}', "'tool_choice' names no function"),
+        ("any", "'tool_choice' is 'any'; expected none, auto, required"),
+    ],
+)
+def test_choices_without_a_tool_are_refused(choice, words):
+    with pytest.raises(InferError, match=words):
+        asked(messages="[1]", tools=json.dumps(TOOLS), tool_choice=choice)
+
+
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
@@ -99,12 +123,14 @@ def test_chat_has_tools_and_format():
         ({"messages": "{"}, "'messages' is no JSON"),
         ({"messages": "{}"}, "expected a JSON list"),
         ({"messages": '["\\ud800"]'}, "'messages' is no JSON"),
-        ({"text_input": "a", "sampling_parameters": "[" * 100_000}, "is no JSON"),
+        ({"text_input": "a", "sampling_parameters": "[" * 60_000}, "is no JSON"),
         ({"text_input": "a", "sampling_parameters": '{"n": 2}'}, "'n': 2; expected no such parameter"),
         ({"text_input": "a", "sampling_parameters": '{"max_tokens": 0}'}, "a whole number from 1"),
         ({"text_input": "a", "sampling_parameters": '{"temperature": "hot"}'}, "a number from 0"),
         ({"text_input": "a", "sampling_parameters": '{"stop": [""]}'}, "texts of 1 to"),
         ({"text_input": "a", "response_format": '{"type": "xml"}'}, "type 'xml'"),
+        ({"text_input": "a", "sampling_parameters": '{"stop": [1]}'}, "'stop': a JSON list; expected"),
+        ({"text_input": "a", "response_format": '{"type": [1]}'}, "the type a JSON list; expected"),
         ({"text_input": "a", "response_format": '{"type": "json_schema"}'}, "the member 'json_schema'"),
         ({"messages": "[1]", "tools": '[{"type": "function"}]'}, r"tools\[0\]"),
     ],
@@ -112,6 +138,19 @@ def test_chat_has_tools_and_format():
 def test_requests_that_are_refused(inputs, words):
     with pytest.raises(InferError, match=words):
         asked(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        *[("text_input", 4 << 20), ("messages", 4 << 20), ("sampling_parameters", 64 << 10)],
+        *[("response_format", 256 << 10), ("tools", 256 << 10), ("tool_choice", 64 << 10)],
+    ],
+)
+def test_long_texts_are_refused_before_they_are_read(name, limit):
+    words = f"input '{name}' has {limit + 1} bytes; at most {limit} are taken"
+    with pytest.raises(InferError, match=words):
+        asked(**{name: b"\xff" * (limit + 1)})
 
 
 def test_chat_needs_a_template():
@@ -138,6 +177,17 @@ def test_whole_text_is_one_response():
     ((values, final),) = found
     assert (values["text_output"], final, values["num_output_tokens"]) == ("ab", True, 2)
     assert json.loads(values["logprobs"]) == [{**token, "top_logprobs": [{"token": "a"}]}]
+
+
+def test_probabilities_without_text_keep_their_order():
+    def of(token):
+        return {"content": [{"token": token, "logprob": 0, "top_logprobs": []}]}
+
+    chunks = [piece("", logprobs=of("\N{REPLACEMENT CHARACTER}")), piece("é", logprobs=of("é")), LAST]
+    found = generated(chunks, text_input="p", stream=True, sampling_parameters='{"logprobs": 0}')
+    tokens = [each["token"] for values, _ in found for each in json.loads(values["logprobs"])]
+    assert tokens == ["\N{REPLACEMENT CHARACTER}", "é"]
+    assert [values["text_output"] for values, _ in found] == ["", "é", ""]
 
 
 def test_tool_calls_are_put_together():

@@ -64,6 +64,23 @@ def test_damaged_files_are_named(tmp_path, content, words):
         read_gguf_header(tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize(("kind", "words"), [(4, "is a reranker, which this backend"), (5, "the pooling type 5")])
+def test_models_that_pool_to_no_vectors_are_refused(tmp_path, kind, words):
+    entries = [*ENTRIES, entry("llama.pooling_type", 4, struct.pack("<I", kind))]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    with pytest.raises(ValueError, match=words):
+        read_gguf_header(path)
+
+
+@pytest.mark.parametrize(("kind", "makes_vectors"), [(0, False), (1, True), (3, True)])
+def test_pooling_says_whether_a_model_makes_vectors(tmp_path, kind, makes_vectors):
+    entries = [*ENTRIES, entry("llama.pooling_type", 4, struct.pack("<I", kind))]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    assert read_gguf_header(path).makes_vectors == makes_vectors
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_end_with_an_answer(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.gguf"

@@ -27,9 +27,36 @@ def config(names: list[str], *, is_decoupled: bool = False) -> ModelConfig:
 
 
 def test_names_become_different_identifiers() -> None:
-    names = ["IN", "in", "two words", "two_words", "class", "0", "__init__", "é", "", "np", "IN_2"]
+    names = [
+        "IN",
+        "in",
+        "tensors",
+        "Of_Result",
+        "two words",
+        "two_words",
+        "class",
+        "0",
+        "__init__",
+        "é",
+        "",
+        "np",
+        "IN_2",
+    ]
     assert identifiers(names, PYTHON) == [
-        *("in_", "in__2", "two_words", "two_words_2", "class_", "tensor_0", "init__", "tensor", "tensor_2", "np_"),
+        *(
+            "in_",
+            "in__2",
+            "tensors_",
+            "of_result_",
+            "two_words",
+            "two_words_2",
+            "class_",
+            "tensor_0",
+            "init__",
+            "tensor",
+            "tensor_2",
+            "np_",
+        ),
         "in_2",
     ]
     assert identifiers(["IN", "class", "a-b", "constructor"], TYPESCRIPT) == ["IN", "class", "a_b", "constructor_"]
@@ -50,6 +77,15 @@ def test_python_module_of_any_names_is_python(names: list[str], is_decoupled: bo
     tree = ast.parse(code)
     (model,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
     assert ast.literal_eval(model) == names[0]
+
+
+def test_names_add_no_code_to_a_module() -> None:
+    evil = "*/ } evil(); interface X { /*"
+    made = ModelConfig(name="m", input=config(["@OUTPUT_SPECS@"]).input, output=config([evil]).output)
+    code = client_code("m", made, "typescript")
+    texts_and_comments = r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|/\*.*?\*/|//[^\n]*'
+    assert "evil()" not in re.sub(texts_and_comments, "", code, flags=re.DOTALL)
+    assert code.count('name: "@OUTPUT_SPECS@"') == 1
 
 
 def test_what_has_no_client_is_said() -> None:

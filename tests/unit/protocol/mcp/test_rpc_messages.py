@@ -106,3 +106,9 @@ def test_any_body_is_read_or_refused(message: bytes) -> None:
         read_call(message, {})
     except RpcError as error:
         encode_rpc_error(error)  # any other exception is a defect
+
+
+def test_body_of_many_small_values_is_refused() -> None:
+    error = refusal(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[' + b"{}," * 70_000 + b"{}]}}")
+    assert (error.code, error.id) == (INVALID_REQUEST, None)
+    assert "at most 65536 are read" in error.message

@@ -73,3 +73,32 @@ def test_model_with_both_inputs_completes_prompts():
         read_completion(BodyMembers({"prompt": "a"}), only_chats, "m")
     with pytest.raises(OpenAiError, match="no log probabilities"):
         read_completion(BodyMembers({"prompt": "a", "logprobs": 2}), NONE, "m")
+
+
+@pytest.mark.parametrize("name", ["tools", "response_format"])
+def test_deeply_nested_options_are_refused(name):
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": deep}}}
+    with pytest.raises(OpenAiError, match=f"'{name}' is .*; expected JSON of at most 250 levels"):
+        options(**{name: [tool] if name == "tools" else form})
+
+
+def test_deeply_nested_calls_of_earlier_messages_are_refused():
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(OpenAiError, match="JSON of at most 250 levels") as caught:
+        read_chat(BodyMembers({"messages": [{"role": "assistant", "tool_calls": deep}]}), ALL, "m")
+    assert caught.value.param == "messages"
+
+
+def test_limit_of_one_call_is_refused():
+    assert "tools" in options(tools=[TOOL], parallel_tool_calls=True)
+    assert options(parallel_tool_calls=False) == {}
+    with pytest.raises(OpenAiError, match="'parallel_tool_calls' is False; expected true"):
+        options(tools=[TOOL], parallel_tool_calls=False)
+    with pytest.raises(OpenAiError, match="'parallel_tool_calls' is 1; expected true or false"):
+        options(tools=[TOOL], parallel_tool_calls=1)

@@ -61,3 +61,8 @@ def test_mistake_has_its_place(message, param):
     with pytest.raises(OpenAiError) as caught:
         read_messages(BodyMembers({"messages": [message]}))
     assert caught.value.param == param
+
+
+def test_list_among_messages_is_named_by_its_kind():
+    with pytest.raises(OpenAiError, match=r"'messages\[0\]' is a list; expected an object"):
+        read_messages(BodyMembers({"messages": [[1, 2]]}))

@@ -1,5 +1,6 @@
 import base64
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.protocol.openai import embedding
 from naiad.protocol.openai.embedding import (
     EmbeddingRequest,
     batches_of,
@@ -60,6 +62,23 @@ def test_vectors_of_all_batches_are_encoded(is_base64):
         rows = [np.frombuffer(base64.b64decode(row), "<f4").tolist() for row in rows]
     assert np.array_equal(np.array(rows, np.float32), np.concatenate(parts))
     assert body["usage"] is None
+
+
+@pytest.mark.parametrize("size", [3, 7000, 20_000])
+def test_many_rows_are_encoded_in_groups(monkeypatch, size):
+    encoded = []
+    dumps = embedding.orjson.dumps
+    counting = SimpleNamespace(
+        dumps=lambda value, option=None: encoded.append(len(value)) or dumps(value, option=option),
+        OPT_SERIALIZE_NUMPY=embedding.orjson.OPT_SERIALIZE_NUMPY,
+    )
+    monkeypatch.setattr(embedding, "orjson", counting)
+    rows = np.arange(6 * size, dtype=np.float32).reshape(6, size)
+    body = json.loads(encode_embeddings([rows[:4], rows[4:]], EmbeddingRequest(["a"] * 6, False, 0), 'm"', 1))
+    assert np.array_equal([each["embedding"] for each in body["data"]], rows)
+    assert [each["index"] for each in body["data"]] == list(range(6))
+    assert (body["object"], body["model"]) == ("list", 'm"')
+    assert encoded == [*{3: [6], 7000: [2, 2, 2], 20_000: [1] * 6}[size], 2]
 
 
 def test_vector_of_zeros_can_be_shortened():

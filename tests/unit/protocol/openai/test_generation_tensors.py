@@ -11,7 +11,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.generate import inputs_of
 from naiad.protocol.openai.completion_reply import ReplyForm, usage_of
-from naiad.protocol.openai.generation_tensors import Choice, generation_tensors, token_limit
+from naiad.protocol.openai.generation_tensors import MAX_EXTRA_BYTES, Choice, generation_tensors, token_limit
 
 MAPPING = OpenAiMapping("completion", "text_input", "text_output")
 TENSORRT_LLM = """
@@ -145,11 +145,11 @@ TOKENS = [
 CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 
-def choice_with_extras():
+def choice_with_extras(text_offset=0):
     mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs", "tools"}))
     names = ("text_output", "logprobs", "tool_calls")
     header = ResponseHeader("m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in names])
-    choice = Choice(0, mapping, (), 0)
+    choice = Choice(0, mapping, (), 0, text_offset=text_offset)
     for token in TOKENS:
         texts = [token["token"], json.dumps([token]), ""]
         choice.take(InferResponse(header, [packed(text.encode()) for text in texts], final=False))
@@ -170,6 +170,12 @@ def test_log_probabilities_have_the_form_of_their_endpoint():
     assert (chat["message"]["tool_calls"], chat["message"]["content"]) == (CALLS, "abc")
 
 
+def test_offsets_begin_behind_a_prompt_that_is_repeated():
+    form = ReplyForm(False, "id", 5, "m")
+    whole = json.loads(form.body(["p abc"], [choice_with_extras(text_offset=2)], 1))["choices"][0]
+    assert whole["logprobs"]["text_offset"] == [2, 4]
+
+
 def test_chunk_of_tool_calls_needs_no_text():
     choice, form = choice_with_extras(), ReplyForm(True, "id", 5, "m")
     delta = json.loads(form.chunk(choice, ""))["choices"][0]["delta"]
@@ -184,3 +190,12 @@ def test_extras_that_are_no_list_are_an_error():
     )
     with pytest.raises(InferError, match="'logprobs' of model 'm' is no JSON list"):
         Choice(0, mapping, (), 0).take(InferResponse(header, [packed(b"a"), packed(b"{}")]))
+
+
+def test_too_many_log_probabilities_are_refused_unread():
+    mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs"}))
+    header = ResponseHeader(
+        "m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in ("text_output", "logprobs")]
+    )
+    with pytest.raises(InferError, match=r"more than 2097152 bytes; ask for them with 'stream': true"):
+        Choice(0, mapping, (), 0).take(InferResponse(header, (packed(b"a"), packed(b"{" * (MAX_EXTRA_BYTES + 1)))))

@@ -12,3 +12,9 @@ def test_nested_values_are_refused_by_their_kind(opening: bytes) -> None:
     deep = opening * 1000 + b"1" + closing * 1000
     with pytest.raises(OpenAiError, match=r"'model' is (a list|an object); expected a text"):
         read_body(b'{"model":' + deep + b"}").text("model")
+
+
+def test_body_of_many_small_values_is_refused() -> None:
+    with pytest.raises(OpenAiError, match=r"70004 arrays, objects and members; at most 65536 are read") as raised:
+        read_body(b'{"messages":[' + b"{}," * 70_000 + b"{")
+    assert raised.value.openai_code == "request_too_large"

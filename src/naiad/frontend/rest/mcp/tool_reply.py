@@ -15,7 +15,7 @@ from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.stream import EVENTS
 from naiad.protocol.json.response import as_event
 from naiad.protocol.mcp.rpc_messages import Call, Json, encode_progress, encode_result
-from naiad.protocol.mcp.tool_result import tool_error
+from naiad.protocol.mcp.tool_result import MAX_RESULT_BYTES, tool_error
 from naiad.wire.header_fields import Headers
 
 CALL_LIMIT_S = 600.0
@@ -23,6 +23,7 @@ CALL_LIMIT_S = 600.0
 _UNREAD_BYTES = 64 * 1024
 """A client that has not read this much gets no more messages about progress."""
 _OK = 200
+_LESS = "send fewer or shorter texts, or ask for fewer 'dimensions'"
 
 ReadBody = Callable[[bytes], Json]
 """Returns the result for the body of a successful response."""
@@ -60,7 +61,11 @@ class ToolReply(HttpContextLayer):
         if self._is_over:
             return
         body = b"".join(parts)
-        if status == _OK and self._read_body is not None:
+        if len(body) > MAX_RESULT_BYTES:  # It would be parsed on the event loop.
+            self.finish(
+                tool_error(f"the answer has {len(body)} bytes; a call returns at most {MAX_RESULT_BYTES}: {_LESS}")
+            )
+        elif status == _OK and self._read_body is not None:
             self.finish(self._read_body(body))
         else:
             self.finish(tool_error(_message_of(body)))

@@ -17,15 +17,20 @@ from naiad.frontend.rest.stream import EVENTS, StreamedInference
 from naiad.protocol.json.response import as_event
 from naiad.protocol.openai.completion_reply import DONE, ReplyForm
 from naiad.protocol.openai.completion_request import GenerationRequest
-from naiad.protocol.openai.generation_tensors import Choice, generation_header, generation_tensors, token_limit
+from naiad.protocol.openai.generation_tensors import (
+    MAX_EXTRA_BYTES,
+    Choice,
+    generation_header,
+    generation_tensors,
+    token_limit,
+    too_many_extras,
+)
 from naiad.protocol.openai.openai_error import encode_openai_error
 from naiad.protocol.status_table import status_of
 from naiad.wire.header_fields import written_fields
 
 MAX_TEXT_CHARACTERS = 4 << 20
 """Limit of the text of a response that is not streamed."""
-MAX_EXTRA_BYTES = 32 << 20
-"""Limit of log probabilities and tool calls of such a response."""
 
 
 class GenerationCall:
@@ -45,8 +50,12 @@ class GenerationCall:
         name = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._form = ReplyForm(asked.is_chat, name, int(time.time()), reference)
         limit = token_limit(model.mapping, model.inputs, model.optional, asked.sampling)
-        count = len(asked.prompts) * asked.choice_count
-        self._choices = [Choice(index, model.mapping, asked.stops, limit) for index in range(count)]
+        # New tokens begin behind a prompt that is repeated.
+        offsets = [len(prompt) if asked.echo else 0 for prompt in asked.prompts for _ in range(asked.choice_count)]
+        self._choices = [
+            Choice(index, model.mapping, asked.stops, limit, text_offset=offset)
+            for index, offset in enumerate(offsets)
+        ]
         self._texts: list[list[str]] = [[] for _ in self._choices]
         self._character_count = 0
         self._open: dict[InferRequest, Choice] = {}
@@ -133,10 +142,7 @@ class GenerationCall:
         if self._character_count > MAX_TEXT_CHARACTERS:
             raise internal(f"the text has more than {MAX_TEXT_CHARACTERS} characters; ask for it with 'stream': true")
         if sum(each.extra_bytes for each in self._choices) > MAX_EXTRA_BYTES:
-            raise internal(
-                f"log probabilities and tool calls have more than {MAX_EXTRA_BYTES} bytes; ask for them with "
-                "'stream': true"
-            )
+            raise too_many_extras()
         self._texts[choice.index].append(text)
 
     def _begin_choice(self, choice: Choice) -> None:

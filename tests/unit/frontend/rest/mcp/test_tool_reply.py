@@ -11,6 +11,7 @@ from naiad.frontend.context import CancelReason
 from naiad.frontend.rest.mcp import tool_reply
 from naiad.frontend.rest.mcp.tool_reply import ToolReply
 from naiad.protocol.mcp.rpc_messages import Call
+from naiad.protocol.mcp.tool_result import MAX_RESULT_BYTES
 from support.waiting import until
 
 
@@ -79,6 +80,19 @@ def test_error_of_a_route_becomes_a_failed_result(body: bytes, text: str) -> Non
         reply.respond(503, (), [body])  # the second answer has no receiver
         assert context.status == 200
         assert result(context) == {"content": [{"type": "text", "text": text}], "isError": True}
+
+    run(scene)
+
+
+def test_large_body_of_a_route_is_not_read() -> None:
+    def scene() -> None:
+        context, read = Context(), []
+        reply = ToolReply(context, call(), b"", lambda body: {"content": [], "read": read.append(body)})
+        reply.respond(200, (), [b" " * MAX_RESULT_BYTES, b"{}"])
+        (content,) = result(context)["content"]
+        assert "the answer has 4194306 bytes; a call returns at most 4194304" in content["text"]
+        assert result(context)["isError"]
+        assert read == []
 
     run(scene)
 
