@@ -26,7 +26,7 @@ TICK = st.tuples(st.booleans(), st.dictionaries(st.sampled_from(NAMES), ROWS, ma
 @given(st.lists(TICK, max_size=12))
 def test_merged_samples_are_the_present_counters(ticks: list[tuple[bool, dict[str, LiveCounts]]]) -> None:
     sent = bytearray()
-    context = SimpleNamespace(send=lambda parts: sent.extend(b"".join(parts)), unread_bytes=0)
+    context = SimpleNamespace(send=lambda parts: sent.extend(b"".join(parts)), unread_bytes=0, client=None)
     stream = LiveStream(context, LiveRequest(), lambda _: ALLOWED)
     view, parser = LiveView(), EventParser()
     encoded: dict[VersionKey, EncodedVersion] = {}

@@ -49,7 +49,6 @@ class OnDemandOptions:
         "naiad: memory that on-demand models may take together, in bytes (1GiB) or as a share of the memory of the "
         "machine or control group (50%). Above it the least recently used ones are unloaded. Default: no limit.",
         default_text="no limit",
-        summary="Memory of on-demand models, such as 1GiB or 50%.",
     )
     min_residence_s: float = option(
         1.0,

@@ -316,7 +316,6 @@ class ServerOptions:
         "naiad: seconds to keep serving after SIGTERM while readiness is false, so that a load balancer can "
         "remove the server.",
         minimum=0,
-        summary="Seconds to keep serving after SIGTERM, not ready.",
     )
     process_count: int = option(
         1,

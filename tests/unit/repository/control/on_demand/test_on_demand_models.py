@@ -403,7 +403,7 @@ def test_eviction_before_the_end_of_a_load(scenes: Callable[..., Scene], monkeyp
     models = scene.open()
     load, load_now, has_returned = models._load, models._load_now, threading.Event()
 
-    def load_and_tell(key: str) -> None:
+    def load_and_note(key: str) -> None:
         load(key)
         has_returned.set()
 
@@ -416,7 +416,7 @@ def test_eviction_before_the_end_of_a_load(scenes: Callable[..., Scene], monkeyp
         models._evict([key])
         assert has_returned.wait(WAIT_S)  # the thread of the next load, which this one keeps out
 
-    monkeypatch.setattr(models, "_load", load_and_tell)
+    monkeypatch.setattr(models, "_load", load_and_note)
     monkeypatch.setattr(models, "_load_now", load_and_evict)
     assert models.ask("a") is Ask.BEGIN
     assert scene.settled("a", 2) == [None, None]
