@@ -38,7 +38,7 @@ test: ## what CI runs: style, types, import rules, documentation, every test
 FAST_INTEGRATION := access bad_input_grpc bad_input_http2 client compression generate infer one_port sequences settings \
 	streaming_grpc tls tritonclient_grpc tritonclient_http
 
-test-fast: $(STAMP) ## everything but the slow integration tests, in less than three minutes on two cores
+test-fast: $(STAMP) ## everything but the slow integration tests, about ten minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/docs tests/unit tests/property tests/contract tests/conformance \
 		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
 
