@@ -10,7 +10,8 @@ from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.serving.served import Served
 from naiad.options.on_demand_options import budget_bytes
 from naiad.options.options import ServerOptions
-from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
+from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
 from naiad.server.process.memory import usable_memory_bytes
 from naiad.telemetry.metrics.exposition import Row
 from naiad.telemetry.metrics.metrics import Registry

@@ -6,19 +6,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Generic
 
 from naiad.config.load_policy import LOAD_POLICY, LoadPolicy, read_load_policy
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, cause_of, internal, unavailable
 from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.load_order import config_of_files
+from naiad.repository.control.on_demand.known_models import KnownModels, directory_bytes
 from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules
+from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.reloads import Reloads
 from naiad.repository.control.on_demand.residency import (
     Ask,
@@ -48,40 +47,6 @@ _STOPPING = "Server not ready"
 _EXITING = "Server exiting"
 
 
-@dataclass(frozen=True, slots=True)
-class VersionUse:
-    """How a loaded version is used now."""
-
-    last_s: float
-    """Monotonic time of its last execution, or of its last response from the cache."""
-    in_flight_count: int
-    is_bound: bool
-    """Whether a sequence lives or a stream is open."""
-    process_ids: Sequence[int] = ()
-    """Its worker processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnDemandSettings:
-    """The options of models on demand, resolved for this process."""
-
-    default: LoadPolicy
-    budget_bytes: int = 0
-    """0: no limit."""
-    hold_s: float = 60.0
-    """How long a load waits for room at most."""
-    load_count: int = 4
-    """Loads at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """A loaded model on demand, for metrics."""
-
-    key: str
-    size_bytes: int
-
-
 class OnDemandModels(Generic[V]):
     """The models that their requests load. `ask` is for the event loop, everything else for threads."""
 
@@ -103,11 +68,7 @@ class OnDemandModels(Generic[V]):
         self._sizes = ModelSizes(meter or MemoryMeter())
         self._changed = threading.Condition()
         """Guards the residency; notified when there may be room. The loop takes it: what takes time is outside."""
-        self._versions: dict[str, Sequence[int]] = {}
-        """The versions that a load of each model brings, for the index."""
-        self._decoupled: set[str] = set()
-        self._keys: dict[str, set[str]] = {}
-        """The keys of the models of a name; with namespaces there may be several."""
+        self._known = KnownModels()
         self._slots = threading.Semaphore(settings.load_count)
         self._pool = ThreadPoolExecutor(_MOST_LOADERS, thread_name_prefix="on-demand")
         self._loading: set[str] = set()
@@ -173,22 +134,13 @@ class OnDemandModels(Generic[V]):
 
     def _add(self, plan: ModelPlan, policy: LoadPolicy) -> None:
         key = plan.entry.key
-        file_bytes = sum(_directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
+        file_bytes = sum(directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
         with self._changed:
             self._residency.add(key, policy, file_bytes, member_names(plan.config))
             self._sizes.forget(key)  # its files may be other ones
-            self._know(key, plan.versions, plan.config)
+            self._known.know(key, plan.versions, plan.config)
         self._catalog.note_cold(key, plan.versions)
         self._start_sweeper()
-
-    def _know(self, key: str, versions: Sequence[int], config: ModelConfig) -> None:
-        """Note what is known of a model while it is not loaded; the lock is held."""
-        self._versions[key] = versions
-        self._keys.setdefault(name_of(key), set()).add(key)
-        if config.model_transaction_policy.decoupled:
-            self._decoupled.add(key)
-        else:
-            self._decoupled.discard(key)
 
     def withdraw(self, key: str) -> None:
         """Note that requests load a model no more."""
@@ -197,9 +149,7 @@ class OnDemandModels(Generic[V]):
                 return
             self._residency.remove(key)
             self._sizes.forget(key)
-            self._versions.pop(key, None)
-            self._decoupled.discard(key)
-            self._keys[name_of(key)].discard(key)
+            self._known.forget(key)
             self._changed.notify_all()
         self._catalog.end_on_demand(key)
         self.on_settled(key, _withdrawn(key))
@@ -215,8 +165,7 @@ class OnDemandModels(Generic[V]):
         """Return the key of the model on demand that a client means by a name; None if there is not exactly one."""
         if name in self._residency.models:
             return name
-        keys = tuple(self._keys.get(name, ()))  # a copy: other threads change it
-        return keys[0] if len(keys) == 1 else None
+        return self._known.find(name)
 
     def ask(self, key: str, *, is_urgent: bool = False) -> Ask | LoadRefusal:
         """Note a request that has not found a model in the table; begin the load if none is in progress.
@@ -239,11 +188,11 @@ class OnDemandModels(Generic[V]):
 
     def versions_of(self, key: str) -> Sequence[int]:
         """Return the versions that a load of a model brings."""
-        return self._versions.get(key, ())
+        return self._known.versions_of(key)
 
     def is_decoupled(self, key: str) -> bool:
         """Return whether a model is decoupled, as far as its configuration or an earlier load says it."""
-        return key in self._decoupled
+        return self._known.is_decoupled(key)
 
     def is_answerable(self, key: str) -> bool:
         """Return whether a request for a model is answered or held."""
@@ -470,12 +419,12 @@ class OnDemandModels(Generic[V]):
         versions = tuple(self._catalog.served_versions(key))
         file_bytes = 0
         if record is not None:
-            file_bytes = sum(_directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
+            file_bytes = sum(directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
         with self._changed:
             if must_be_known and key not in self._residency.models:
                 return
             self._residency.add(key, policy, file_bytes, () if record is None else record.members)
-            self._know(key, versions, config)
+            self._known.know(key, versions, config)
         self._catalog.note_cold(key, versions)  # they are loaded: it notes that a request will load them again
         self._start_sweeper()
 
@@ -514,7 +463,7 @@ class OnDemandModels(Generic[V]):
     def _note_left(self, key: str) -> None:
         """Note that a model is unloaded, and load it again if a request waits for that."""
         with self._changed:
-            versions = self._versions.get(key, ())
+            versions = self._known.versions_of(key)
             is_known = key in self._residency.models
         if is_known:
             self._catalog.note_cold(key, versions)
@@ -645,17 +594,3 @@ class OnDemandModels(Generic[V]):
 
 def _withdrawn(key: str) -> InferError:
     return unavailable(f"model '{name_of(key)}' was unloaded")
-
-
-def _directory_bytes(directory: Path) -> int:
-    """Return the size of the files in a directory; a file that cannot be read counts nothing."""
-    if not directory.is_dir():
-        return _size(directory)
-    return sum(_size(path) for path in directory.rglob("*"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return 0

@@ -15,7 +15,8 @@ from naiad.repository.control.control_modes import RepositoryControl, explicit_c
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand import on_demand_models
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter
-from naiad.repository.control.on_demand.on_demand_models import OnDemandModels, OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
+from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.lifecycle import ReadyRule
