@@ -8,7 +8,8 @@
 Clients send requests at a fixed rate, to all models in turn. Many short phases with and without pages alternate, in
 pairs of random order, so that other work of the machine meets both. The latencies of all phases of a kind are pooled,
 and so is the CPU time of all processes of the server. The 95 % intervals are of a bootstrap that draws pairs: the
-latencies of one phase depend on each other, and latencies of different pairs hardly. A ratio whose interval has 1.0
+latencies of one phase depend on each other, and latencies of different pairs hardly. The pages are read by a process
+of their own, so that the generator of the requests does not pay for them. A ratio whose interval has 1.0
 in it, or a difference with 0.0 in it, is no finding. The rate is met in all phases, or the figures are not valid.
 """
 
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.live_reader import LiveReader
 from bench.process_tree import CpuMeter
 from naiad.client import Client
 from naiad.tools.process.own_server import LOOPBACK, ServeProcess
@@ -92,34 +94,30 @@ async def load(client: Client, names: Sequence[str], rate: float, seconds: float
     return latencies
 
 
-async def read_page(url: str, model: str, interval_ms: int) -> None:
-    """Read a live stream until it is cancelled."""
-    async for _ in Client(url).live(model, interval_ms=interval_ms):
-        continue
-
-
-async def measure_phase(client: Client, pid: int, url: str, names: Sequence[str], options: Any, pages: int) -> Phase:
+async def measure_phase(
+    client: Client, pid: int, reader: LiveReader, names: Sequence[str], options: Any, pages: int
+) -> Phase:
     """Measure with some pages open."""
-    model = names[0] if options.detail else ""
-    readers = [asyncio.ensure_future(read_page(url, model, options.interval_ms)) for _ in range(pages)]
+    await reader.open(pages)
     await asyncio.sleep(_SETTLE_S)
     meter, began = CpuMeter(pid), time.monotonic()
     latencies = await load(client, names, options.rate, options.seconds)
-    phase = Phase(meter.seconds(), time.monotonic() - began, np.asarray(latencies))
-    for reader in readers:
-        reader.cancel()
-    return phase
+    return Phase(meter.seconds(), time.monotonic() - began, np.asarray(latencies))
 
 
 async def measure(server: ServeProcess, urls: dict[str, str], names: Sequence[str], options: Any) -> list[Pair]:
     """Return pairs of phases."""
     order, pairs = random.Random(0), []
-    async with Client(f"grpc://{urls['grpc']}") as client:
+    model = names[0] if options.detail else ""
+    async with (
+        Client(f"grpc://{urls['grpc']}") as client,
+        LiveReader(urls["http"], model, options.interval_ms) as reader,
+    ):
         await load(client, names, options.rate, 3.0)
         for number in range(options.rounds):
             found = {}
             for pages in order.sample((0, options.pages), 2):
-                found[pages] = await measure_phase(client, server.pid, urls["http"], names, options, pages)
+                found[pages] = await measure_phase(client, server.pid, reader, names, options, pages)
             pair = Pair(found[0], found[options.pages])
             pairs.append(pair)
             p99s = " and ".join(f"{np.percentile(phase.latencies_ms, 99):.2f}" for phase in pair)
