@@ -34,7 +34,7 @@ class LiveReader:
         return self._process.stdin
 
     async def open(self, pages: int) -> None:
-        """Have so many streams open. Raises ConnectionError when the process has ended."""
+        """Have `pages` streams open. Raises ConnectionError when the process has ended."""
         if self._process.returncode is not None:
             raise ConnectionError(f"the reader of live streams ended with {self._process.returncode}")
         self._input.write(f"{pages}\n".encode())

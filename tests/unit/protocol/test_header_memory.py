@@ -1,6 +1,6 @@
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
-from naiad.protocol.header_memory import HeaderMemory
+from naiad.protocol.header_memory import SIGHTINGS, HeaderMemory
 
 
 def cache(**changes):
@@ -8,7 +8,10 @@ def cache(**changes):
 
 
 def proposal(memory, target, name, size=10, *, is_admitted=True):
+    """Propose a header that was met often enough."""
     header = RequestHeader(model_name=name)
+    for _ in range(SIGHTINGS - 1):
+        memory.propose(RequestHeader(model_name=name), target, name, None, size)
     memory.propose(header, target, name, header, size)
     header.admission = "admitted" if is_admitted else None
     return header
@@ -20,6 +23,29 @@ def test_admitted_headers_are_remembered_when_settled():
     assert target.get("a") is None
     memory.settle()
     assert target["a"] is header
+
+
+def test_unique_headers_do_not_push_out_frequent_ones():
+    memory, target = HeaderMemory(), cache(max_entries=3)
+    header = proposal(memory, target, "often")
+    for number in range(10_000):
+        unique = RequestHeader(model_name=f"once {number}")
+        unique.admission = "admitted"
+        memory.propose(unique, target, unique.model_name, unique, 10)
+        memory.settle()
+    assert list(target.values()) == [header]
+    assert len(memory._seen) <= 4096
+
+
+def test_sightings_are_counted_apart_for_each_cache():
+    memory, target, other = HeaderMemory(), cache(), cache()
+    header = RequestHeader(model_name="a")
+    header.admission = "admitted"
+    for each in [target, other] * (SIGHTINGS - 1):
+        memory.propose(header, each, "a", header, 10)
+    memory.settle()
+    assert not target
+    assert not other
 
 
 def test_refused_headers_are_never_remembered():

@@ -8,6 +8,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.request import SharedMemoryRegion
 from naiad.core.tensor import TensorSpec
+from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.json.binary import decode_raw
 from naiad.protocol.json.infer import InferJsonDecoder
 
@@ -119,6 +120,8 @@ def test_inline_and_tail_data_mix():
 @pytest.mark.parametrize("members", [{}, {"id": "x"}, {"id": 'quo"te'}])
 def test_repeated_json_shares_one_header(members):
     decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS - 1):
+        admitted(decoder.decode("m", "", *binary(b"ab", 2, **members)))
     first, first_id, _ = admitted(decoder.decode("m", "", *binary(b"ab", 2, **members)))
     second, second_id, data = decoder.decode("m", "", *binary(b"cd", 2, **members))
     assert first is second
@@ -128,6 +131,8 @@ def test_repeated_json_shares_one_header(members):
 
 def test_requests_differing_in_id_share_header():
     decoder = InferJsonDecoder()
+    for number in range(SIGHTINGS - 1):
+        admitted(decoder.decode("m", "", *binary(b"ab", 2, id=f"x{number}")))
     first, first_id, _ = admitted(decoder.decode("m", "", *binary(b"ab", 2, id="1")))
     second, second_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="two"))
     assert first is second
@@ -145,16 +150,18 @@ def test_equal_json_requests_of_equal_types_share_header():
     decoder = InferJsonDecoder()
     headers = [
         admitted(decoder.decode("m", "", body(tensor(data=[i, i]), parameters={"p": p}), None))[0]
-        for i, p in enumerate((1, 1, True))
+        for i, p in enumerate([1] * (SIGHTINGS + 1) + [True])
     ]
-    assert headers[0] is headers[1]
-    assert headers[2].parameters["p"] is True
+    assert headers[-3] is headers[-2]
+    assert headers[-1].parameters["p"] is True
 
 
 def test_caches_are_bounded():
     decoder = InferJsonDecoder(cached_headers=2)
-    first = admitted(decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0})))[0]
-    for p in range(1, 4):
+    for p in [0] * (SIGHTINGS + 1):
+        first = admitted(decoder.decode("m", "", *binary(b"", 0, parameters={"p": p})))[0]
+    assert decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0] is first
+    for p in [1, 2, 3] * (SIGHTINGS + 1):
         admitted(decoder.decode("m", "", *binary(b"", 0, parameters={"p": p})))
     assert decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0] is not first
 

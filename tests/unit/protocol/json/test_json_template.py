@@ -5,6 +5,7 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
+from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.json.header import InputData, JsonRequest
 from naiad.protocol.json.infer import InferJsonDecoder, cut, learn
 
@@ -49,8 +50,9 @@ def test_template_decodes_only_arrays():
 
 def test_requests_differing_in_id_and_numbers_share_header():
     decoder = InferJsonDecoder()
-    first, first_id, _ = decoder.decode("m", "", document([1, 2], id="a"), None)
-    first.admission = "admitted"
+    for _ in range(SIGHTINGS + 1):
+        first, first_id, _ = decoder.decode("m", "", document([1, 2], id="a"), None)
+        first.admission = "admitted"
     second, second_id, (data,) = decoder.decode("m", "", document([3, 4], id="b"), None)
     assert second is first
     assert (first_id, second_id) == ("a", "b")
@@ -59,7 +61,7 @@ def test_requests_differing_in_id_and_numbers_share_header():
 
 def test_the_oldest_template_is_forgotten():
     decoder = InferJsonDecoder(cached_headers=2)
-    for name in ("A", "B", "C", "A", "C"):
+    for name in ["A", "B", "C", "A", "C"] * SIGHTINGS:
         header, _, _ = decoder.decode("m", "", document([1, 2], name), None)
         assert header.inputs[0].name == name
         header.admission = "admitted"
