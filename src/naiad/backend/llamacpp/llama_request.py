@@ -8,6 +8,7 @@ from typing import Any
 from naiad.backend.llamacpp.json_schema import check_schema
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest
+from naiad.core.value_limits import excess_of_values
 
 MAX_LOGPROBS = 20
 _RENAMED = {"repetition_penalty": "repeat_penalty"}
@@ -96,6 +97,10 @@ def _text(name: str, data: Any) -> str:
 
 
 def _json(name: str, text: str, kind: type) -> Any:
+    # Parsing millions of small objects would keep the interpreter, and so the event loop, for a tenth of a second.
+    excess = excess_of_values(text.encode())
+    if excess:
+        raise invalid_argument(f"input '{name}' has {excess}: send several requests")
     try:
         found = json.loads(text)
         # Halves of surrogate pairs, which llama.cpp does not take.

@@ -8,7 +8,7 @@ import orjson
 from naiad.core.errors import excerpt
 from naiad.core.model import version_number
 from naiad.core.tensor import Buffer
-from naiad.protocol.json.value_limits import excess_of_values
+from naiad.core.value_limits import excess_of_values
 from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_BODY_BYTES = 4 << 20

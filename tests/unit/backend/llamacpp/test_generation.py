@@ -121,6 +121,7 @@ def test_choices_without_a_tool_are_refused(choice, words):
         ({"text_input": "a", "messages": "[]"}, "either 'text_input' or 'messages'"),
         ({"text_input": b"\xff"}, "'text_input' is not UTF-8"),
         ({"messages": "{"}, "'messages' is no JSON"),
+        ({"messages": "[" + "{}," * 70_000 + "{}]"}, "'messages' has 70002 arrays, objects and members"),
         ({"messages": "{}"}, "expected a JSON list"),
         ({"messages": '["\\ud800"]'}, "'messages' is no JSON"),
         ({"text_input": "a", "sampling_parameters": "[" * 60_000}, "is no JSON"),

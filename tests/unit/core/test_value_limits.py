@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.protocol.json import value_limits
-from naiad.protocol.json.value_limits import MAX_ELEMENTS, MAX_MEMBERS_AND_CONTAINERS, excess_of_values
+from naiad.core import value_limits
+from naiad.core.value_limits import MAX_ELEMENTS, MAX_MEMBERS_AND_CONTAINERS, excess_of_values
 
 VALUES = st.recursive(
     st.integers() | st.text(alphabet='\\",:[]{}a\n'),
