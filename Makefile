@@ -35,16 +35,16 @@ test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
 
 # The integration tests whose servers start once for a file and whose tests do not wait.
-FAST_INTEGRATION := access bad_input_grpc bad_input_http2 client compression generate infer one_port sequences settings \
-	streaming_grpc tls tritonclient_grpc tritonclient_http
+FAST_INTEGRATION := access bad_input_grpc bad_input_http2 bad_input_http settings tritonclient_grpc
 
-test-fast: $(STAMP) ## everything but the slow integration tests, about ten minutes on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/docs tests/unit tests/property tests/contract tests/conformance \
-		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
+test-fast: $(STAMP) ## units, properties, contracts and six files with servers, without the files that take more than 3 s
+	$(BIN)/python -m pytest -n 2 --fast --dist loadfile --no-loadscope-reorder tests/unit tests/property tests/contract tests/conformance \
+		$(FAST_INTEGRATION:%=tests/integration/test_%.py)
 
-test-long: $(STAMP) ## what CI leaves out: all examples of the properties, and tests of minutes
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long tests/property tests/conformance tests/unit
-	$(BIN)/python -m pytest --long -m long tests/integration
+test-long: $(STAMP) ## what CI leaves out: all examples of the properties, whole matrices, and tests of minutes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long tests/property tests/conformance tests/contract tests/unit
+	$(BIN)/python -m pytest --long $$(grep -l -e long_run -e mark.long tests/integration/*.py)
+	PYTEST_ADDOPTS=--long .ci/frameworks $(VENV)-frameworks $$(grep -l long_run tests/frameworks/*.py)
 
 test-frameworks: ## the tests of the framework backends, in an environment of 4 GB of their own
 	.ci/frameworks $(VENV)-frameworks

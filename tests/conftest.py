@@ -1,6 +1,8 @@
 """Settings of all tests."""
 
 import compileall
+import functools
+import gc
 import os
 import signal
 import sys
@@ -21,6 +23,10 @@ for profile in (CI, LONG):
     )
 hypothesis.settings.load_profile(CI)
 
+# Sixteen thousand tests and what they import are some million objects that live to the end. While they are made, and
+# in each full collection afterwards, the garbage collector would look at all of them and find none.
+gc.disable()
+
 # A shell that runs the tests in the background has them ignore it, and with them all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +39,7 @@ if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also tests marked long, and all examples of properties")
+    parser.addoption("--fast", action="store_true", help=f"without the files in {TABLE.name}: they take seconds")
     parser.addoption("--write-file-seconds", action="store_true", help=f"write seconds of files into {TABLE.name}")
     parser.addoption(
         "--waiting-processes",
@@ -62,6 +69,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WaitingFilesBeside(config, log, waiting_files(known_times()), count)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out long files with --fast: they are not even imported."""
+    return True if config.getoption("fast") and collection_path in _long_files(config.rootpath) else None
+
+
+@functools.cache
+def _long_files(root: Path) -> frozenset[Path]:
+    return frozenset(root / name for name in known_times())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("long"):
         left_out = [item for item in items if item.get_closest_marker("long")]
@@ -69,3 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
         sort_tests(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()

@@ -34,7 +34,7 @@ export async function open(browser, url, options = {}) {
 
 /** Serious findings of axe-core, as text. The policy of the page keeps scripts out, so it runs by the debugger. */
 export async function axe(page) {
-    await page.evaluate(axeSource);
+    if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(axeSource);
     const found = await page.evaluate(async () => {
         const result = await window.axe.run(document, { resultTypes: ["violations"] });
         return result.violations.map((each) => ({ id: each.id, impact: each.impact, nodes: each.nodes.slice(0, 4).map((node) => `${node.html.slice(0, 160)}: ${node.failureSummary}`) }));

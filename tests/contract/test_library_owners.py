@@ -159,13 +159,20 @@ def libraries_in(tree: ast.Module) -> Iterator[str]:
                 yield library
 
 
+def name_of(called: ast.expr) -> str:
+    """Return the last part of the name of what is called; "" for what has none."""
+    if isinstance(called, ast.Attribute):
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else ""
+
+
 def modules_in(node: ast.AST) -> list[str]:
     """Return the modules that a node imports: of statements, and of calls like `import_module("rich")`."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
+    if isinstance(node, ast.Call) and name_of(node.func) in LOADERS:
         return [each.value for each in node.args[:1] if isinstance(each, ast.Constant)]
     return []
 

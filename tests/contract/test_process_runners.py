@@ -22,6 +22,8 @@ _CALLS = ("create_subprocess_exec", "create_subprocess_shell", "posix_spawn", "s
 
 def starts(text: str) -> Iterator[str]:
     """Return what a module uses to start processes; a `Connection` of multiprocessing starts none."""
+    if not any(word in text for word in (*_MODULES, *_CALLS)):
+        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name.split(".")[0] in _MODULES)

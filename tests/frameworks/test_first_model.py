@@ -23,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from support.hugging_face_models import label_config, write_bert, write_tokenizer
+from support.long_run import mostly_long
 from support.server_process import ServerProcess, serving
 
 ROWS, LABELS = load_breast_cancer(return_X_y=True)
@@ -163,7 +164,13 @@ def predictions(server: ServerProcess, rows: Any, folder: Path) -> list[Any]:
     return answer["predictions"]
 
 
-@pytest.mark.parametrize("save", MODELS.values(), ids=MODELS)
+ONLY_HERE = ("pkl", "skops forest", "skops boosting", "torch.save", "Keras h5")
+"""The other kinds of files are in test_any_file.py, too, in one server that imports their frameworks once."""
+FIRST = ("torch.export", "ONNX", *ONLY_HERE)
+CASES = mostly_long([pytest.param(save, id=name) for name, save in MODELS.items()], lambda case: case.id in FIRST)
+
+
+@pytest.mark.parametrize("save", CASES)
 def test_one_command_and_one_request_give_answers(save: Callable[[Path], Saved], tmp_path: Path) -> None:
     saved = save(tmp_path)
     with serving(tmp_path / "log", str(saved.path), *saved.flags) as server:

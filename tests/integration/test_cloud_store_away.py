@@ -10,6 +10,7 @@ import tritonclient.http as httpclient
 
 from naiad.core.errors import InferError
 from naiad.repository.open_repository import CacheSettings, open_repository
+from support.long_run import mostly_long
 from support.model_repository import scale_source, write_identity, write_scale
 from support.object_stores import ENVIRONMENT, S3Server
 from support.server_process import ServerProcess
@@ -76,7 +77,7 @@ def mend_store(s3: S3Server) -> None:
     s3.door = lambda method, path: None
 
 
-@pytest.mark.parametrize("mode", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
+@pytest.mark.parametrize("mode", mostly_long([(), POLL, EXPLICIT], POLL.__eq__), ids=["none", "poll", "explicit"])
 def test_warm_cache_serves_while_the_store_is_away(s3: S3Server, serve, mode: tuple[str, ...]) -> None:
     first = serve(*mode)
     first.wait_ready()
@@ -119,7 +120,11 @@ def test_store_that_hangs_delays_a_start_by_seconds(s3: S3Server, serve) -> None
     wait_until(lambda: is_up(second), "the store was never reached", timeout_s=90)
 
 
-@pytest.mark.parametrize("mode", [(), POLL, EXPLICIT, PATTERN], ids=["none", "poll", "explicit", "pattern"])
+@pytest.mark.parametrize(
+    "mode",
+    mostly_long([(), POLL, EXPLICIT, PATTERN], ((), PATTERN).__contains__),
+    ids=["none", "poll", "explicit", "pattern"],
+)
 def test_cold_cache_ends_the_start_or_waits(s3: S3Server, serve, mode: tuple[str, ...]) -> None:
     break_store(s3)
     if not mode:

@@ -12,10 +12,11 @@ import tritonclient.grpc.aio as grpcclient_aio
 from tritonclient.utils import InferenceServerException
 
 from support.ensemble_models import tensor, write_ensemble
+from support.long_run import is_long
 from support.model_repository import write_model
 from support.server_process import ServerProcess
 
-RUNS = 10_000
+RUNS = 10_000 if is_long() else 2_500
 IN_FLIGHT = 64
 STEPS = ("first", "second", "third")
 _UNANSWERED_S = 30.0

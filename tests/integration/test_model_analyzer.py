@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.long_run import mostly_long
 from support.model_analyzer import UnavailableError, find_model_analyzer
 from support.model_repository import write_identity
 from support.server_process import SOURCE, ServerProcess
@@ -32,7 +33,7 @@ def model_analyzer() -> Path:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", mostly_long(["http", "grpc"], "grpc".__eq__))
 def test_profile_is_complete(
     tmp_path: Path, start_server: Callable[..., ServerProcess], model_analyzer: Path, protocol: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from naiad.cli.perf.command import run
 from naiad.tools.perf.measuring import level
 from support.generator_verdict import check_generator
+from support.long_run import mostly_long
 from support.scripted_grpc_server import (
     GrpcAnswer,
     GrpcScript,
@@ -112,7 +113,7 @@ def test_right_answers_pass(perf: Perf) -> None:
     assert (status, row["request_count"], row["errors"]) == (0, 100, [])
 
 
-@pytest.mark.parametrize("numbers", [(80,), (40, 80), (40, 80, 120, 121)])
+@pytest.mark.parametrize("numbers", mostly_long([(80,), (40, 80), (40, 80, 120, 121)], lambda case: len(case) > 2))
 def test_stuck_slots_are_named(numbers: tuple[int, ...], perf: Perf) -> None:
     async def script(number: int) -> GrpcAnswer:
         await asyncio.sleep(0.002)

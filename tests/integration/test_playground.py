@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.browser import needs_browser
+from support.long_run import is_long
 from support.page_tests import LIMIT_S, needs_modules, needs_node, run_page_tests
 from support.playground_models import classifier, write_playground_models
 from support.server_process import ServerProcess, serving
@@ -42,7 +43,8 @@ def test_models_are_tried_in_a_browser(served: ServerProcess, tmp_path: Path) ->
 
 @needs_browser
 def test_playground_is_accessible(served: ServerProcess, tmp_path: Path) -> None:
-    run_node("accessibility.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/")
+    every = {"EVERY_MODEL": "yes"} if is_long() else {}
+    run_node("accessibility.test.mjs", tmp_path, NAIAD_URL=f"http://{served.http_url}/", **every)
 
 
 @needs_browser

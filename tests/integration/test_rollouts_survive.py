@@ -17,6 +17,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli import rollout as verb
+from support.long_run import mostly_long
 from support.model_repository import write_scale
 from support.object_stores import ENVIRONMENT, S3Server
 from support.server_process import ServerProcess
@@ -155,7 +156,7 @@ def assert_split(server: ServerProcess, wanted: dict[str, int]) -> None:
     assert all(abs(found[version] - count) <= 1 for version, count in wanted.items()), found
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", mostly_long(PHASES, {"blue-green switched", "canary rolled back"}.__contains__))
 def test_restarts_and_replicas_keep_every_phase(again: Callable[..., ServerProcess], root: Path, phase: str) -> None:
     write_scale(root, 3, version=3)
     decisions, split = PHASES[phase]
@@ -331,7 +332,11 @@ def test_model_without_its_stable_version_is_mended(again: Callable[..., ServerP
     assert send(server, 5) == {"2": 5}
 
 
-@pytest.mark.parametrize("content", [b"", b'{"format": "naiad rollout", "sch', b"[1, 2]", bytes(range(256))])
+@pytest.mark.parametrize(
+    "content",
+    # tests/property/test_rollout_record_properties.py has more of them.
+    mostly_long([b"", b'{"format": "naiad rollout", "sch', b"[1, 2]", bytes(range(256))], b"[1, 2]".__eq__),
+)
 def test_unusable_record_is_named_and_releases_nothing(
     again: Callable[..., ServerProcess], root: Path, content: bytes
 ) -> None:

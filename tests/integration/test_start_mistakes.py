@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import onnx_models
+from support.long_run import mostly_long
 from support.model_repository import add_sub_config, write_identity, write_model
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -64,7 +65,7 @@ def write_loose_model(root: Path) -> None:
     (root / "m" / "model.onnx").write_bytes(onnx_models.add_sub())
 
 
-@pytest.mark.parametrize("processes", ["--processes=1", "--processes=2"])
+@pytest.mark.parametrize("processes", mostly_long(["--processes=1", "--processes=2"], "--processes=1".__eq__))
 @pytest.mark.parametrize(
     ("write", "words"),
     [
@@ -88,6 +89,13 @@ def test_failed_model_is_reported_with_fix(
     report = report_of(tmp_path, "models", processes)
     for word in [*words, "naiad check models --load", "--exit-on-error=false"]:
         assert word in report
+    assert report.count("naiad serve: ") == 1
+
+
+def test_failure_of_two_processes_is_reported_once(tmp_path: Path) -> None:
+    write_typo(tmp_path / "models")
+    report = report_of(tmp_path, "models", "--processes=2")
+    assert "did you mean 'max_batch_size'?" in report
     assert report.count("naiad serve: ") == 1
 
 

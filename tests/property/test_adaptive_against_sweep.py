@@ -12,13 +12,14 @@ import pytest
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from support.batching_simulation import Device, Outcome, Simulation, poisson
+from support.long_run import is_long, mostly_long
 
 _US = 1000
 _MAX_ROWS = 32
 _FIXED_NS, _ROW_NS = 200 * _US, 20 * _US
 """A batch of 32 does 8.5 times as much in a second as one row at a time."""
 _CAPACITY_PER_S = _MAX_ROWS * 1e9 / (_FIXED_NS + _MAX_ROWS * _ROW_NS)
-_DELAYS_US = (0, 50, 100, 200, 400, 800)
+_DELAYS_US = (0, 50, 100, 200, 400, 800) if is_long() else (0, 100, 400)
 _REQUESTS = 8_000
 _LEARNING = 2000
 """Requests at the start that do not count: the adaptive batcher does not know the model yet."""
@@ -112,7 +113,7 @@ def straying(parallel: int, seed: int) -> Device:
     return Device(lambda rows: int(duration_ns(rows) * rng.lognormvariate(-sigma * sigma / 2, sigma)), 2, parallel)
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", mostly_long(LOADS, "heavy".__eq__))
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_the_gain_is_seen_through_straying_durations(parallel: int, load: str) -> None:
     """Long batches have the most company, which says nothing of what company does to them."""

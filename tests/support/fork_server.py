@@ -14,6 +14,7 @@ The forked process gets the output, the folder and the environment, and runs `py
 fork server ends when the pytest process closes its end, as it does by ending.
 """
 
+import gc
 import json
 import os
 import selectors
@@ -150,6 +151,7 @@ def _serve(orders: socket.socket, modules: Sequence[str]) -> None:
     """Fork for each order until the other end is closed."""
     for module in modules:
         __import__(module)
+    gc.freeze()  # what is imported is no garbage in any process
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
     while True:
