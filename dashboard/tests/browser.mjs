@@ -23,6 +23,7 @@ export async function launch() {
 export async function open(browser, url, options = {}) {
     const context = await browser.newContext({ viewport: DESK, colorScheme: "light", locale: "en-GB", timezoneId: "UTC", ...options });
     const page = await context.newPage();
+    page.setDefaultTimeout(120_000); // however busy the machine is
     page.problems = [];
     page.on("pageerror", (error) => page.problems.push(String(error)));
     page.on("console", (message) => {

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu --rehearse`, as CI runs it: every part, on the CPU."""
+"""`python -m bench.gpu --rehearse` on the CPU: every part in a long run, most of them in CI."""
 
 import json
 import os
@@ -9,17 +9,33 @@ from pathlib import Path
 import pytest
 from bench.gpu.parts import PARTS
 
+from support.long_run import is_long
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 900
 """A machine that others use, too, takes several times what an idle one does."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+MEASURING = ("throughput", "cores", "aot", "optimize")
+"""Parts of minutes. Other tests serve what they measure: test_pytorch_aot.py, test_optimize_profile.py."""
+NAMES = [part.name for part in PARTS if part.by_default and (is_long() or part.name not in MEASURING)]
 NEED_GPU = {"device": "bytes between host and GPU", "metrics": "figures", "transfers": "cuda 1 MiB"}
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("gpu")
-    command = [sys.executable, "-m", "bench.gpu", "--out", str(out), "--rehearse", "--minutes", "14"]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.gpu",
+        "--out",
+        str(out),
+        "--rehearse",
+        "--minutes",
+        "14",
+        "--parts",
+        ",".join(NAMES),
+    ]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
@@ -31,7 +47,7 @@ def out(tmp_path_factory):
 def test_every_part_has_rows_and_none_fails(out):
     document = json.loads((out / "results.json").read_text())
     parts = {row["part"] for row in document["rows"]}
-    assert parts == {part.name for part in PARTS if part.by_default}
+    assert parts == set(NAMES)
     assert not [row for row in document["rows"] if row["verdict"] == "failed"]
     assert document["facts"]["versions"]["torch"]
     assert "bench.gpu --out" in document["facts"]["command"]

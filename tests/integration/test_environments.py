@@ -1,12 +1,13 @@
 """Python models on interpreters of their own: requirements files, virtual environments, archives, other Pythons."""
 
 import io
-import os
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
@@ -110,9 +111,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A virtual environment with numpy, and the archive of it."""
     home = tmp_path_factory.mktemp("packed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
-    command = [*pip, "install", "-q", "numpy==2.1.3"]
-    subprocess.run(command, check=True, env={**os.environ, **QUICK_PIP})
+    (packages,) = home.glob("lib/python*/site-packages")
+    without_tests = shutil.ignore_patterns("tests", "__pycache__")
+    for each in Path(np.__file__).parents[1].glob("numpy*"):  # the package, its libraries, its metadata
+        shutil.copytree(each, packages / each.name, ignore=without_tests)
     archive = home.with_name("env.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as opened:
         opened.add(home, ".")
@@ -126,10 +128,10 @@ def test_a_directory_and_an_archive(tmp_path: Path, start_server, cache: Path, p
     write_teller(root, "archive", str(archive))
     server = start_server(root, environment={"NAIAD_CACHE": str(cache)})
     server.wait_ready(timeout_s=120)
-    assert environment_of(server, "directory")[::2][:2] == ["2.1.3", str(home)]
-    numpy, _, prefix, _ = environment_of(server, "archive")
-    assert numpy == "2.1.3"
+    assert environment_of(server, "directory")[2:] == [str(home), ""]
+    _, _, prefix, path = environment_of(server, "archive")
     assert prefix.startswith(str(cache))
+    assert path == ""
 
 
 def hostile_archive(path: Path, name: str) -> Path:

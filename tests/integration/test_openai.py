@@ -11,7 +11,7 @@ import pytest
 
 from naiad.cli.key import new_key
 from support.openai_models import write_openai_models
-from support.server_process import ServerProcess, serving
+from support.server_process import START_S, ServerProcess, serving
 from support.waiting import wait_until
 
 
@@ -20,7 +20,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("openai")
     write_openai_models(repository)
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(log, f"--model-repository={repository}") as running:
+    # Its workers start at once: on a busy machine one of them may take more than the 30 s that are usual.
+    flags = (f"--model-repository={repository}", f"--backend-config=python,stub-timeout-seconds={START_S}")
+    with serving(log, *flags) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 import threading
 import time
@@ -22,11 +23,17 @@ from support.ports import free_port
 from support.proxies import Proxy, find_program
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 INFER = "/v2/models/identity/infer"
-PAUSE_S = 0.02
+PAUSE_S = 0.05
+"""Between requests of a thread."""
+STEP_S = 0.1
+"""Between requests of a sequence."""
+DRAIN_S = 6
+"""A proxy on a busy machine has asked twice for the readiness before this is over."""
 SETTLE_S = 2.5
-"""After this the proxy has noticed that a server is ready."""
+"""After this the proxy has noticed that both ports of a server are ready, when it has noticed one."""
 STALL_S = 4.0
 """After this a server that does not answer would have failed two checks of a second each."""
 SEQUENCE_LENGTH = 10
@@ -40,6 +47,11 @@ def kind(request: pytest.FixtureRequest) -> str:
     if find_program(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return str(request.param)
+
+
+def has_served(server: ServerProcess) -> bool:
+    text = server.get("/metrics", url=server.metrics_url).body.decode()
+    return re.search(r'^nv_inference_request_success\{model="identity",.*\} [1-9]', text, re.MULTILINE) is not None
 
 
 class Scene:
@@ -59,7 +71,7 @@ class Scene:
     def _start(self, index: int) -> ServerProcess:
         self._start_count += 1
         flags = (f"--model-repository={self._root / 'models'}", f"--http-port={self._ports[index]}")
-        ends = ("--drain-seconds=3", "--exit-timeout-secs=10")
+        ends = (f"--drain-seconds={DRAIN_S}", "--exit-timeout-secs=30")
         return ServerProcess(self._root / f"log-{self._start_count}", *flags, *ends)
 
     def restart(self, index: int) -> None:
@@ -68,6 +80,7 @@ class Scene:
         assert self.servers[index].wait_exit() == 0
         self.servers[index] = self._start(index)
         self.servers[index].wait_ready()
+        wait_until(lambda: has_served(self.servers[index]), "the proxy sends nothing to a server that is ready")
         time.sleep(SETTLE_S)
 
     def stop(self) -> None:
@@ -117,7 +130,7 @@ def sequence_sums(client: grpcclient.InferenceServerClient, number: int) -> list
             sequence_end=place == SEQUENCE_LENGTH - 1,
         )
         sums.append(result.as_numpy("OUTPUT").item())
-        time.sleep(5 * PAUSE_S)
+        time.sleep(STEP_S)
     return sums
 
 

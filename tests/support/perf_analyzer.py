@@ -32,7 +32,7 @@ class PerfAnalyzer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def throughputs(self, *arguments: str, timeout_s: float = 100) -> dict[int, float]:
+    def throughputs(self, *arguments: str, timeout_s: float = 240) -> dict[int, float]:
         """Run it and return inferences per second by concurrency; fails unless it exits with 0."""
         done = subprocess.run(
             [self._directory / "perf_analyzer", *arguments],

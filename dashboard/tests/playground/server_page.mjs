@@ -15,7 +15,6 @@ export function tryIt(name, model, work, options = {}) {
     test(name, { skip: url ? false : "NAIAD_URL is not set", timeout: 180_000 }, async (t) => {
         browser ??= await launch();
         const page = await open(browser, `${url}${model ? `#/models/${encodeURIComponent(model)}/try` : ""}`, options);
-        page.setDefaultTimeout(60_000);
         page.on("dialog", (dialog) => page.problems.push(`dialog: ${dialog.message()}`));
         try {
             await work(page, t);
@@ -40,6 +39,9 @@ export async function send(page, work = () => sendButton(page).click()) {
     await work();
     const response = await received;
     const isStream = response.headers()["content-type"]?.startsWith("text/event-stream");
+    // The text of the request before may still stand there, and may be the same; its id may not.
+    const id = /"id":"([^"]+)"/.exec(response.request().postDataBuffer()?.toString("latin1") ?? "")?.[1];
+    if (id && response.ok() && !isStream) await page.locator(".pg-id code", { hasText: id }).waitFor();
     const body = isStream ? undefined : await response.body();
     const length = response.headers()["inference-header-content-length"];
     await page.getByRole("status").filter({ hasText: /Answered|Refused|responses/ }).waitFor();

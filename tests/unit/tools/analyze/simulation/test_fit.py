@@ -13,6 +13,7 @@ from naiad.tools.analyze.simulation.fit import fit
 from naiad.tools.analyze.simulation.fitted import Fitted, FittedBatch, predict
 from naiad.tools.analyze.simulation.regression import fit_line
 from naiad.tools.analyze.simulation.simulated_system import BatchTime, RequestCost
+from support.long_run import mostly_long
 from support.simulated_rows import config_of, measure, point_of
 
 US = 1000
@@ -102,7 +103,7 @@ def test_sharing_of_cores_is_no_slowdown():
     assert cost.row_ns == pytest.approx(500 * US, rel=0.1)
 
 
-@pytest.mark.parametrize("client_us", [0, 120])
+@pytest.mark.parametrize("client_us", mostly_long([0, 120], bool))
 def test_capacity_outside_the_model_is_found(client_us):
     # The event loop needs 80 us for a request; the load generator 120 us in the second case.
     truth = server(10, 2, pass_us=40, delay_us=200, client_us=client_us)
@@ -114,7 +115,10 @@ def test_capacity_outside_the_model_is_found(client_us):
 
 @pytest.mark.parametrize(
     ("fixed_us", "row_us", "slowdown", "cores"),
-    [(50, 400, 0.0, 8.0), (1000, 20, 0.15, 4.0)],
+    mostly_long(
+        [pytest.param(50, 400, 0.0, 8.0, id="slow rows"), pytest.param(1000, 20, 0.15, 4.0, id="slow batches")],
+        lambda case: case.id == "slow batches",
+    ),
 )
 def test_points_not_measured_are_predicted(fixed_us, row_us, slowdown, cores):
     truth = server(fixed_us, row_us, slowdown=slowdown, cores=cores)

@@ -16,11 +16,12 @@ from naiad.tools.analyze.simulation.simulated_system import (
     System,
     simulate,
 )
+from support.long_run import examples
 from support.simulated_rows import config_of
 
 US = 1000
 NO_COST = RequestCost()
-SMALL = settings(max_examples=15, deadline=None)
+SMALL = settings(max_examples=examples(15), deadline=None)
 
 
 def one(
@@ -63,15 +64,9 @@ def test_saturated_batches_are_full(rows):
 
 @pytest.mark.parametrize("utilisation", [0.2, 0.5, 0.7])
 def test_wait_is_that_of_m_d_1(utilisation):
-    waits = [
-        simulate(one(1000), SimulatedLoad(rate_per_s=1000 * utilisation, is_poisson=True), seed)
-        .executions["m"]
-        .queue_ns
-        / simulate(one(1000), SimulatedLoad(rate_per_s=1000 * utilisation, is_poisson=True), seed)
-        .executions["m"]
-        .requests
-        for seed in range(8)
-    ]
+    load = SimulatedLoad(rate_per_s=1000 * utilisation, is_poisson=True)
+    found = [simulate(one(1000), load, seed).executions["m"] for seed in range(8)]
+    waits = [each.queue_ns / each.requests for each in found]
     assert np.mean(waits) == pytest.approx(utilisation / (2 * (1 - utilisation)) * 1000 * US, rel=0.15)
 
 
