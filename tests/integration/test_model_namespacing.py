@@ -1,10 +1,11 @@
 """Models of equal names in two repositories, with a real server: Triton's rules for which one is meant."""
 
+import contextlib
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.ensemble_models import tensor, write_ensemble
+from support.long_run import mostly_long
 from support.model_repository import add_sub_config, write_model
 from support.model_zoo import python_source
 from support.sequence_models import write_running_sum
@@ -45,7 +47,16 @@ def write_pipeline(root: Path, name: str, member: str) -> None:
 class Scene:
     """Two repositories, one whose models add first and one whose models subtract first, and a server over both."""
 
-    def __init__(self, root: Path, start: StartServer, members: tuple[str, str], ensembles: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        start: StartServer,
+        members: tuple[str, str],
+        ensembles: tuple[str, str],
+        ends: contextlib.ExitStack,
+    ) -> None:
+        self.ends = ends
+        """Closes the clients: a server waits some seconds for connections that are open."""
         self.roots = (root / "addsub_repo", root / "subadd_repo")
         self._start = start
         for store, member, ensemble, adds in zip(self.roots, members, ensembles, (True, False), strict=True):
@@ -56,8 +67,8 @@ class Scene:
         second = f"--model-repository={self.roots[1]}"
         self.server = self._start(self.roots[0], second, "--model-namespacing=true", *flags)
         self.server.wait_ready()
-        self.http = httpclient.InferenceServerClient(self.server.http_url)
-        self.grpc = grpcclient.InferenceServerClient(self.server.grpc_url)
+        self.http = self.ends.enter_context(httpclient.InferenceServerClient(self.server.http_url))
+        self.grpc = self.ends.enter_context(grpcclient.InferenceServerClient(self.server.grpc_url))
         return self
 
     def infer(self, model: str) -> list[float]:
@@ -97,11 +108,14 @@ AMBIGUOUS = (
 
 
 @pytest.fixture
-def make(tmp_path: Path, start_server: StartServer) -> Callable[..., Scene]:
-    return lambda members, ensembles: Scene(tmp_path, start_server, members, ensembles)
+def make(tmp_path: Path, start_server: StartServer) -> Iterator[Callable[..., Scene]]:
+    with contextlib.ExitStack() as ends:
+        yield lambda members, ensembles: Scene(tmp_path, start_server, members, ensembles, ends)
 
 
-@pytest.mark.parametrize("flags", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
+@pytest.mark.parametrize(
+    "flags", mostly_long([(), POLL, EXPLICIT], EXPLICIT.__eq__), ids=["none", "poll", "explicit"]
+)
 def test_unique_names_are_served_as_usual(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
     scene = make(("composing_addsub", "composing_subadd"), ("simple_addsub", "simple_subadd")).serve(*flags)
     if flags == EXPLICIT:
@@ -111,7 +125,7 @@ def test_unique_names_are_served_as_usual(make: Callable[..., Scene], flags: tup
     assert "is not found" in scene.refusal("missing")
 
 
-@pytest.mark.parametrize("flags", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
+@pytest.mark.parametrize("flags", mostly_long([(), POLL, EXPLICIT], POLL.__eq__), ids=["none", "poll", "explicit"])
 def test_each_ensemble_has_member_of_its_own_repository(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
     scene.serve(*flags, "--cache-config=local,size=1048576")
@@ -271,7 +285,7 @@ def test_processes_distinguish_models_of_one_name(make: Callable[..., Scene]) ->
     scene.server.wait_ready()
     assert [state for _, state in scene.index()] == ["UNAVAILABLE", "UNAVAILABLE", "READY", "READY"]
     scene.http.close()
-    scene.http = httpclient.InferenceServerClient(scene.server.http_url)
+    scene.http = scene.ends.enter_context(httpclient.InferenceServerClient(scene.server.http_url))
     scene.expect(composing_model=DIFFERENCE, simple_subadd=DIFFERENCE)
 
 

@@ -1,7 +1,6 @@
 """`naiad split`: a network in stages gives the results of the whole one, through a real server."""
 
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +12,15 @@ import pytest
 import tritonclient.http as httpclient
 from onnx import TensorProto, helper, numpy_helper
 
-from support.server_process import SOURCE, serving
+from support.commands import run_command
+from support.server_process import serving
 
 CHANNELS, LAYERS, SIZE = 16, 5, 12
 IMAGES = np.random.default_rng(1).standard_normal((3, 3, SIZE, SIZE), np.float32)
 
 
 def split(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "naiad", "split", *map(str, arguments)]
-    environment = {"PYTHONPATH": str(SOURCE)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return run_command("split", *arguments, status=None)
 
 
 def save(

@@ -5,17 +5,16 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from support import onnx_models
+from support.commands import run_command
 from support.long_run import mostly_long
 from support.model_repository import add_sub_config, write_identity, write_model
 
-SOURCE = Path(__file__).parents[2] / "src"
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
 PYTHON_CONFIG = """
 backend: "python"
@@ -32,12 +31,7 @@ class TritonPythonModel:
 
 def report_of(directory: Path, *arguments: str) -> str:
     """Start a server that must not start; return its report, on one line."""
-    command = [sys.executable, "-m", "naiad", "serve", *PORTS, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
-        command, capture_output=True, cwd=directory, env=environment, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1
+    done = run_command("serve", *PORTS, *arguments, folder=directory, status=1)
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stderr
     lines = done.stderr.splitlines()

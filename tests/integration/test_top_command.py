@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.options.network.access_options import digest_of
+from support.commands import run_command
 from support.model_repository import write_identity
 from support.ports import free_port
 from support.server_process import SOURCE, ServerProcess
@@ -24,10 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
 
 def top(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "naiad", "top", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=ENVIRONMENT, stdin=subprocess.DEVNULL, timeout=120
-    )
+    return run_command("top", *arguments, status=None)
 
 
 def test_table_and_json_of_servers(server: ServerProcess) -> None:

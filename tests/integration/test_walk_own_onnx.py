@@ -1,8 +1,6 @@
 """A walk: an ONNX model of one's own, from the file to a batched load that `naiad explain` shows."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,8 +10,9 @@ import pytest
 import tritonclient.grpc as grpcclient
 from onnx import helper, numpy_helper
 
+from support.commands import run_command
 from support.onnx_models import model, value
-from support.server_process import SOURCE, serving
+from support.server_process import serving
 
 WIDTH = 1024
 LAYERS = 4
@@ -23,12 +22,7 @@ CLIENTS = 32
 
 def naiad(*arguments: str) -> str:
     """Run a command and return what it prints."""
-    command = [sys.executable, "-m", "naiad", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={"PYTHONPATH": str(SOURCE)}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_command(*arguments).stdout
 
 
 @pytest.fixture
