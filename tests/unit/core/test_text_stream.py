@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from naiad.protocol.openai.text_stream import TextStream
+from naiad.core.text_stream import TextStream
 
 
 def text_of(pieces, stops):
