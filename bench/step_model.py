@@ -1,7 +1,7 @@
 """A decoder with continuous batching: streams of different lengths together against one by one.
 
-    python -m bench.step_model                       6 layers of 256, 8 streams, 3 rounds
-    python -m bench.step_model --layers 12 --heads 8 --streams 16
+    python -m bench.step_model                       6 layers of 512, 8 streams, 3 rounds
+    python -m bench.step_model --heads 4 --rounds 5
 
 Each round generates all streams one after the other and then all at a time, on one server, and compares their tokens.
 The command prints tokens per CPU second of the server's process tree for both, and the quotient of the medians. The
@@ -64,6 +64,26 @@ async def generate(client: Client, prompt: Sequence[int], count: int) -> list[in
     return found
 
 
+async def slot_free_ms(url: str, streams: int) -> float:
+    """Return the time from a cancellation to the first token of a request that waits for a slot.
+
+    All slots are taken. It contains the rest of a step, the reading of a prompt and the way to the client.
+    """
+    async with Client(url) as client, Client(url) as waiting:
+        taken = [asyncio.create_task(generate(client, [1] * 8, 400)) for _ in range(streams)]
+        await asyncio.sleep(1)
+        first = asyncio.create_task(generate(waiting, [2] * 8, 1))
+        await asyncio.sleep(0.5)
+        began_s = time.monotonic()
+        taken[0].cancel()
+        await first
+        took_ms = (time.monotonic() - began_s) * 1e3
+        for each in taken:
+            each.cancel()
+        await asyncio.gather(*taken, return_exceptions=True)
+        return took_ms
+
+
 async def measure(
     url: str, pid: int, asked: Sequence[tuple[list[int], int]], *, together: bool
 ) -> tuple[float, float, list[list[int]]]:
@@ -83,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print a line for each way, and the quotient."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=4, help="of 64 numbers each")
+    parser.add_argument("--heads", type=int, default=8, help="of 64 numbers each")
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
@@ -103,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     found[together].append((per_cpu_s, per_s))
                     if tokens != expected:
                         raise SystemExit("the tokens of the streams depend on what runs beside them")
+            freed_ms = [asyncio.run(slot_free_ms(url, options.streams)) for _ in range(5)]
             held = memory(server.pid).rss / MIB
         finally:
             server.close()
@@ -110,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for way, name in ((False, "one by one"), (True, "together")):
         print(f"{name:12} {medians[way][0]:8.0f} tokens/CPU s {medians[way][1]:8.0f} tokens/s")
     print(f"{medians[True][0] / medians[False][0]:.2f} times the tokens per CPU second; tokens equal; {held:.0f} MiB")
+    print(f"a cancelled slot has given another stream its first token after {statistics.median(freed_ms):.0f} ms")
 
 
 if __name__ == "__main__":

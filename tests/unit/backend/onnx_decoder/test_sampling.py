@@ -70,8 +70,8 @@ def test_nucleus_is_that_of_a_sorted_vocabulary(logits, top_p, top_k):
 
 def test_penalties_change_what_follows():
     logits = np.array([2.0, 1.9, -1.0], np.float32)
-    for given in ({"presence_penalty": 0.5}, {"frequency_penalty": 0.5}, {"repetition_penalty": 1.5}):
-        sampler = Sampler(given)
+    for penalty in ({"presence_penalty": 0.5}, {"frequency_penalty": 0.5}, {"repetition_penalty": 1.5}):
+        sampler = Sampler(penalty)
         assert [sampler.pick(logits) for _ in range(2)] == [0, 1]
     assert logits.tolist() == pytest.approx([2.0, 1.9, -1.0])
 

@@ -48,48 +48,56 @@ events = st.lists(
 )
 
 
-@given(events=events, can_pad=st.booleans())
-def test_every_row_ends_and_turns_are_valid(events, can_pad):
-    planner = TurnPlanner(PROMPT_TOKENS, can_pad=can_pad)
-    rows = []
+class Simulation:
+    """Rows and their planner; every turn is checked."""
 
-    def take_turn():
-        turn = planner.next(rows)
-        assert (turn is None) == all(row.is_waiting for row in rows)
+    def __init__(self, can_pad):
+        self.planner = TurnPlanner(PROMPT_TOKENS, can_pad=can_pad)
+        self.can_pad = can_pad
+        self.rows = []
+
+    def take_turn(self):
+        turn = self.planner.next(self.rows)
+        assert (turn is None) == all(row.is_waiting for row in self.rows)
         if turn is None:
             return
-        check(turn)
-        carry_out(turn)
-        rows[:] = [row for row in rows if not row.is_over]
-
-    def check(turn):
         assert turn.rows
         assert not any(row.is_waiting for row in turn.rows)
-        if not turn.prompt_tokens:
-            assert not any(row.prompt_left for row in turn.rows)
-            assert can_pad or len({row.length for row in turn.rows}) == 1
-            return
+        self.check_prompts(turn) if turn.prompt_tokens else self.check_decoding(turn)
+        carry_out(turn)
+        self.rows = [row for row in self.rows if not row.is_over]
+
+    def check_decoding(self, turn):
+        assert not any(row.prompt_left for row in turn.rows)
+        assert self.can_pad or len({row.length for row in turn.rows}) == 1
+
+    def check_prompts(self, turn):
         assert turn.prompt_tokens * len(turn.rows) <= PROMPT_TOKENS
         if len(turn.rows) > 1:
             assert all(0 < row.prompt_left <= turn.prompt_tokens and not row.length for row in turn.rows)
-            assert can_pad or len({row.prompt_left for row in turn.rows}) == 1
+            assert self.can_pad or len({row.prompt_left for row in turn.rows}) == 1
 
-    for name, *values in events:
+    def happen(self, name, *values):
         if name == "arrive":
-            rows.append(SimulatedRow(*values))
+            self.rows.append(SimulatedRow(*values))
         elif name == "turn":
-            take_turn()
-        elif values[0] < len(rows) and name == "cancel":
-            del rows[values[0]]
-        elif values[0] < len(rows):
-            rows[values[0]].is_waiting ^= True
-    for row in rows:
+            self.take_turn()
+        elif values[0] < len(self.rows) and name == "cancel":
+            del self.rows[values[0]]
+        elif values[0] < len(self.rows):
+            self.rows[values[0]].is_waiting ^= True
+
+
+@given(events=events, can_pad=st.booleans())
+def test_every_row_ends_and_turns_are_valid(events, can_pad):
+    simulation = Simulation(can_pad)
+    for event in events:
+        simulation.happen(*event)
+    for row in simulation.rows:
         row.is_waiting = False
-    left = sum(row.prompt + row.wanted for row in rows)
-    for _ in range(left + 1):
-        if rows:
-            take_turn()
-    assert not rows
+    for _ in range(sum(row.prompt + row.wanted for row in simulation.rows)):
+        simulation.take_turn()
+    assert not simulation.rows
 
 
 def test_long_prompt_does_not_stop_the_others():

@@ -91,8 +91,11 @@ def test_chat_format_is_recognized_and_can_be_named(tmp_path, files):
     ],
 )
 def test_wrong_values_are_named(tmp_path, files, parameters, message):
-    with pytest.raises(InferError, match=message):
+    def read_all():
         found = directory_of(tmp_path, files)
         found.end_tokens(parameters_of(**parameters))
         found.window()
         found.sampling_defaults()
+
+    with pytest.raises(InferError, match=message):
+        read_all()
