@@ -51,6 +51,11 @@ def prompts_of(streams: int, vocabulary: int) -> list[tuple[list[int], int]]:
     ]
 
 
+def _client(url: str) -> Client:
+    """Return a client that waits for a server on a machine with other work."""
+    return Client(url, connect_timeout_s=_START_S)
+
+
 async def generate(client: Client, prompt: Sequence[int], count: int) -> list[int]:
     """Return the tokens of one stream, which come one by one."""
     inputs = {
@@ -69,7 +74,7 @@ async def slot_free_ms(url: str, streams: int) -> float:
 
     All slots are taken. It contains the rest of a step, the reading of a prompt and the way to the client.
     """
-    async with Client(url) as client, Client(url) as waiting:
+    async with _client(url) as client, _client(url) as waiting:
         taken = [asyncio.create_task(generate(client, [1] * 8, 400)) for _ in range(streams)]
         await asyncio.sleep(1)
         first = asyncio.create_task(generate(waiting, [2] * 8, 1))
@@ -88,7 +93,7 @@ async def measure(
     url: str, pid: int, asked: Sequence[tuple[list[int], int]], *, together: bool
 ) -> tuple[float, float, list[list[int]]]:
     """Return tokens per CPU second, tokens per second, and the tokens of all streams."""
-    async with Client(url) as client:
+    async with _client(url) as client:
         meter, began_s = CpuMeter(pid), time.monotonic()
         if together:
             found = await asyncio.gather(*(generate(client, *each) for each in asked))

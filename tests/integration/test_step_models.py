@@ -190,7 +190,6 @@ def test_stop_string_ends_the_text_before_it(scene, stream):
     [
         ({"prompt": "x" * 128}, "the prompt has 128 tokens: this exceeds .* of 128 tokens"),
         ({"prompt": "x" * 100, "max_tokens": 29}, "100 tokens and max_tokens is 29: .* of 128 tokens; at most 28"),
-        ({"prompt": ""}, "not an empty one"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(client, members, message):

@@ -45,7 +45,7 @@ _LEAST_WINDOW = 16
 _CACHE_MEGABYTES = 1024
 _PROMPT_TOKENS = 512
 _LOGIT_BYTES = 256 << 20
-"""Most bytes of the logits of one turn: a graph returns those of all positions."""
+"""Most bytes of the logits of one turn: a graph returns logits for all positions."""
 _SPINNING = "session.intra_op.allow_spinning"
 _INPUTS = {
     "text_input": DataType.BYTES,

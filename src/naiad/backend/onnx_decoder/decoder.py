@@ -76,7 +76,7 @@ class Decoder:
 def try_decoder(graph: DecoderGraph, file: ModelFile) -> bool:
     """Return whether rows of different lengths may be padded. Raises InferError for a graph that does not decode.
 
-    Three tokens at once must have the logits of three tokens one by one, and rows together those of rows alone.
+    Three tokens at once must have the logits of three tokens one by one, and rows together the logits of rows alone.
     """
     vocabulary = graph.tensors.vocabulary
     long, short = [number % vocabulary for number in (1, 2, 3)], [4 % vocabulary, 5 % vocabulary]

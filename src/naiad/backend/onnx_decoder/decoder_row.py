@@ -116,7 +116,7 @@ class DecoderRow:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the rest."""
+        """Whether no client waits for the rest."""
         return self._request.cancelled or self._is_interrupted
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""The keys and values of all rows: those that decode lie together in one block, the others each alone.
+"""The keys and values of all rows: rows that decode lie together in one block, other rows each alone.
 
     block    row A   . . . a a a a a     lengths 5, 8, 3; the ends are in line, and a mask hides what is before
              row B   b b b b b b b b
@@ -19,7 +19,7 @@ from naiad.backend.onnx_decoder.decoder_graph import CacheTensor
 from naiad.core.tensor import Array
 
 COPIES = 3
-"""The most bytes are this many times those of all tokens: two buffers, and rows outside of the block."""
+"""The most bytes are this many times the bytes of all tokens: two buffers, and rows outside of the block."""
 
 
 class RowCache:
@@ -91,7 +91,7 @@ class CacheBlock:
             past = buffers.past(len(self._rows), self.length)
             block = buffers.next(len(rows), length)
             for position, row in enumerate(rows):
-                # Zeros, since whatever else lies there may be no number, which a mask does not hide.
+                # Zeros: older bytes may be no number, and a mask does not hide that.
                 block[position, :, : length - row.length] = 0
                 own = row.arrays[number] if row.arrays else self._part(past, places[id(row)], row)
                 block[position, :, length - row.length :] = own[0]

@@ -4,7 +4,7 @@
     this thread        rows -> turn -> logits -> tokens -> responses, and again
 
 An arriving row joins the next turn, one that ends leaves its place at once. Rows of cancelled requests end before the
-next turn; rows whose clients do not read are left out of turns, and the others go on.
+next turn; rows whose clients do not read are left out of turns, and other rows go on.
 """
 
 import logging

@@ -36,7 +36,7 @@ class GenerationDirectory(JsonDirectory):
         return next((size for name in _WINDOWS if (size := self.whole("config.json", self.settings, name))), 0)
 
     def end_tokens(self, parameters: Parameters) -> frozenset[int]:
-        """Return the tokens that end a text: those of the parameter `eos_ids`, or of the files."""
+        """Return the tokens that end a text, by the parameter `eos_ids` or the files."""
         if "eos_ids" in parameters:
             words = [word.strip() for word in parameters.text("eos_ids").split(",")]
             if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
@@ -55,7 +55,7 @@ class GenerationDirectory(JsonDirectory):
         return frozenset() if number is None else frozenset((number,))
 
     def sampling_defaults(self) -> dict[str, Any]:
-        """Return sampling parameters for requests that give none: those of a model that is to be sampled."""
+        """Return sampling parameters for requests that give none, as the files say."""
         found: dict[str, Any] = {"temperature": 0}
         if self._generation.get("do_sample") is True:
             found = {"temperature": 1} | self._given(_SAMPLING)

@@ -30,7 +30,7 @@ TOKEN_IDS = "token_ids"
 INPUT_IDS = "input_ids"
 """Name of the input with the numbers of the tokens of a prompt."""
 _MAX_COUNT = 8
-"""The most tokens of a response whose header is kept: those of streams have one or two."""
+"""The most tokens of a response whose header is kept: responses of streams have one or two."""
 _VARIABLE = frozenset({TOKEN_IDS, INPUT_IDS})
 OutputValues = Mapping[str, str | int | Sequence[int]]
 

@@ -1,7 +1,7 @@
 """The block of caches against a plain model of it: a list of numbers for each row."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.backend.onnx_decoder.decoder_graph import CacheTensor
@@ -49,6 +49,7 @@ def step(block, rows, numbers):
         assert row.cache.length == len(row.numbers)
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_rows_keep_their_tokens_in_any_order(data):
     block = CacheBlock(TENSORS, 400)

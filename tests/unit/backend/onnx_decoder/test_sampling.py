@@ -42,7 +42,7 @@ def test_rare_tokens_are_left_out(given, tokens):
     assert set(drawn(**given)) == tokens
 
 
-def test_seed_repeats_the_tokens_and_any_number_is_one():
+def test_any_number_is_a_seed_that_repeats():
     logits = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     for seed in (-1, 0, 7, (1 << 63) - 1):
         first, again = (

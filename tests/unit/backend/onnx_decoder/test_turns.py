@@ -100,7 +100,7 @@ def test_every_row_ends_and_turns_are_valid(events, can_pad):
     assert not simulation.rows
 
 
-def test_long_prompt_does_not_stop_the_others():
+def test_long_prompt_does_not_stop_other_rows():
     planner = TurnPlanner(PROMPT_TOKENS, can_pad=True)
     talking, long = SimulatedRow(4, 100, length=4, made=1), SimulatedRow(64, 1)
     rows = [talking, long]

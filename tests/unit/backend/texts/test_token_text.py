@@ -58,5 +58,5 @@ def test_endless_bytes_are_not_held_forever():
 
 
 @pytest.mark.parametrize(("prompt", "pieces"), [((1,), [" day", "s", ""]), ((), ["day", "s", ""])])
-def test_space_before_the_first_word_depends_on_the_prompt(prompt, pieces):
+def test_space_before_the_first_word(prompt, pieces):
     assert pieces_of(word_tokenizer(), [2, 3], prompt) == pieces
