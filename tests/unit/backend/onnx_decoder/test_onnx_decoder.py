@@ -1,26 +1,17 @@
 """The backend without a server: instances on threads, whose rows are computed together."""
 
-import json
-import struct
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import onnx
 import pytest
 from bench.decoder_models import DecoderShape, decoder_graph
 
 from naiad.backend.onnx_decoder.backend import OnnxDecoderBackend
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
-from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
-from naiad.core.request import InferRequest, RequestHeader, ignore_response
-from naiad.core.tensor import TensorSpec
 from support.backend_parts import load_model, make_context, new_instance
+from support.decoder_clients import DecoderClient, run_all
 from support.decoder_models import SMALL, WholePrompt, write_decoder
-
-PATIENCE_S = 120
 
 
 def config_of(slots=3, **parameters):
@@ -35,51 +26,6 @@ def load(path, config=None):
     return load_model(OnnxDecoderBackend(), make_context(config or config_of(), path))[0]
 
 
-class Client:
-    """One request, and the tokens that have come."""
-
-    def __init__(self, prompt, *, stream=True, **sampling):
-        text = json.dumps({"ignore_eos": True, **sampling}).encode()
-        specs = [
-            TensorSpec("input_ids", DataType.INT64, (len(prompt),)),
-            TensorSpec("stream", DataType.BOOL, (1,)),
-            TensorSpec("sampling_parameters", DataType.BYTES, (1,)),
-        ]
-        data = [np.array(prompt, "<i8").tobytes(), bytes([stream]), struct.pack("<I", len(text)) + text]
-        self.request = InferRequest(RequestHeader(model_name="m", inputs=specs), data, ignore_response)
-        self.prompt = list(prompt)
-        self.tokens = []
-        self.error = None
-        self.final_count = 0
-        self.after = {}
-        """What happens when this number of tokens has come; they come in pieces."""
-
-    def take(self, request, response):
-        assert request is self.request
-        self.error = response.error
-        self.final_count += response.final
-        if response.data:
-            names = [spec.name for spec in response.header.outputs]
-            self.tokens += np.frombuffer(response.data[names.index("token_ids")], "<i8").tolist()
-        for count in [count for count in self.after if count <= len(self.tokens)]:
-            self.after.pop(count)()
-
-    def run(self, instance):
-        batch = Batch([self.request], 1)
-        batch.emit = self.take
-        assert not instance.execute(batch)
-        assert self.final_count == 1
-        return self
-
-
-def run_all(model, clients):
-    """Execute all clients at a time, each on an instance of its own; return when all have ended."""
-    with ThreadPoolExecutor(len(clients)) as pool:
-        runs = [pool.submit(client.run, new_instance(model, index)) for index, client in enumerate(clients)]
-        for run in runs:
-            run.result(PATIENCE_S)
-
-
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
     path = tmp_path_factory.mktemp("decoder")
@@ -91,7 +37,9 @@ def decoder(tmp_path_factory):
 
 def test_rows_have_the_tokens_of_prompts_alone(decoder):
     model, truth = decoder
-    clients = [Client(range(5, 5 + length), max_tokens=count) for length, count in ((40, 20), (3, 50), (12, 9))]
+    clients = [
+        DecoderClient(range(5, 5 + length), max_tokens=count) for length, count in ((40, 20), (3, 50), (12, 9))
+    ]
     run_all(model, clients)
     for client, count in zip(clients, (20, 50, 9), strict=True):
         assert client.tokens == truth.greedy(client.prompt, count, eos=None)
@@ -99,7 +47,7 @@ def test_rows_have_the_tokens_of_prompts_alone(decoder):
 
 def test_slow_client_stops_only_itself(decoder):
     model, truth = decoder
-    slow, quick = Client([7, 8], max_tokens=40), Client([9], max_tokens=60)
+    slow, quick = DecoderClient([7, 8], max_tokens=40), DecoderClient([9], max_tokens=60)
     paused_at = []
 
     def pause():
@@ -120,7 +68,7 @@ def test_slow_client_stops_only_itself(decoder):
 
 def test_cancelled_row_ends_and_leaves_its_place(decoder):
     model, truth = decoder
-    left, staying = Client([1, 2, 3], max_tokens=100), Client([4], max_tokens=60)
+    left, staying = DecoderClient([1, 2, 3], max_tokens=100), DecoderClient([4], max_tokens=60)
 
     def cancel():
         left.request.cancelled = True
@@ -140,12 +88,12 @@ def test_failed_step_fails_its_rows_alone(decoder, monkeypatch):
         monkeypatch.setattr(graph, "run", works)
         raise RuntimeError("out of luck")
 
-    failing = Client([1, 2], max_tokens=20)
+    failing = DecoderClient([1, 2], max_tokens=20)
     failing.after[5] = lambda: monkeypatch.setattr(graph, "run", fail)
     run_all(model, [failing])
     assert failing.error.code is ErrorCode.INTERNAL
     assert "out of luck" in failing.error.message
-    again = Client([1, 2], max_tokens=20)
+    again = DecoderClient([1, 2], max_tokens=20)
     run_all(model, [again])
     assert again.tokens == truth.greedy([1, 2], 20, eos=None)
 
@@ -154,7 +102,7 @@ def test_rows_that_cannot_be_padded_have_their_tokens(tmp_path):
     shape = DecoderShape(takes_positions=False)
     truth = WholePrompt(write_decoder(tmp_path / "1", shape), shape)
     model = load(tmp_path)
-    clients = [Client(range(9, 9 + length), max_tokens=12) for length in (2, 2, 7)]
+    clients = [DecoderClient(range(9, 9 + length), max_tokens=12) for length in (2, 2, 7)]
     run_all(model, clients)
     for client in clients:
         assert client.tokens == truth.greedy(client.prompt, 12, eos=None)
@@ -164,7 +112,7 @@ def test_rows_that_cannot_be_padded_have_their_tokens(tmp_path):
 def test_unload_ends_rows_and_refuses_new_ones(tmp_path):
     write_decoder(tmp_path / "1")
     model = load(tmp_path)
-    client = Client([1], max_tokens=100)
+    client = DecoderClient([1], max_tokens=100)
 
     def unload():
         client.request.is_paused = True
@@ -173,7 +121,7 @@ def test_unload_ends_rows_and_refuses_new_ones(tmp_path):
     client.after[3] = unload
     run_all(model, [client])
     assert client.error.code is ErrorCode.UNAVAILABLE
-    late = Client([1])
+    late = DecoderClient([1])
     run_all(model, [late])
     assert late.error.code is ErrorCode.UNAVAILABLE
 
@@ -243,7 +191,7 @@ def test_prompts_and_ends_without_tokenizer(tmp_path):
     (tmp_path / "1" / "tokenizer.json").unlink()
     truth = WholePrompt(path)
     model = load(tmp_path)
-    client = Client([5, 6, 7], stream=False, max_tokens=10)
+    client = DecoderClient([5, 6, 7], stream=False, max_tokens=10)
     run_all(model, [client])
     assert client.tokens == truth.greedy([5, 6, 7], 10, eos=None)
     model.close()
