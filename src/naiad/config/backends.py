@@ -133,6 +133,13 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         package="tokenizers",
     ),
     KnownBackend(
+        "onnx_decoder",
+        {},
+        module="naiad.backend.onnx_decoder.backend:OnnxDecoderBackend",
+        extra="tokenizers",
+        package="tokenizers",
+    ),
+    KnownBackend(
         "trees",
         {"xgboost.json": "", "xgboost.ubj": "", "model.txt": "", "checkpoint.tl": "", "xgboost.model": ""},
         module="naiad.backend.trees.backend:TreesBackend",

@@ -23,6 +23,8 @@ EXPECTED = (
 )
 TEXT_BACKENDS = frozenset({"huggingface", "onnx_text"})
 """Backends of encoders, whose tensors have known names."""
+CHAT_BACKENDS = frozenset({"llamacpp", "onnx_decoder"})
+"""Backends of language models that apply the templates of their chats themselves."""
 MAX_TOKENS = 1 << 31
 SAMPLING_TEXT = "sampling_parameters"
 """An input with this name takes all sampling members as one JSON text (vLLM)."""
@@ -251,7 +253,7 @@ def _mapping_of_form(config: ModelConfig) -> OpenAiMapping | None:
     inputs = {each.name for each in config.input}
     if config.backend == "llamacpp" and any(each.name == "embedding" for each in config.output):
         return _by_itself("embedding", {"input": "text_input", "output": "embedding"}, config)
-    if config.backend == "llamacpp":
+    if config.backend in CHAT_BACKENDS:
         names = {"input": "text_input", "output": "text_output", "template": "json", "messages": "messages"}
         return _by_itself("chat", names, config)
     is_vllm = {"text_input", "stream", SAMPLING_TEXT} <= inputs

@@ -106,3 +106,16 @@ def test_encoders_with_one_score_rerank_by_themselves():
     assert found.reranks
     assert not found.generates
     assert mapping(PAIRS % 3) is None
+
+
+@pytest.mark.parametrize("backend", ["llamacpp", "onnx_decoder"])
+def test_backends_with_own_templates_chat(backend):
+    inputs = "".join(
+        f'input [ {{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] optional: true }} ]'
+        for name in ("text_input", "messages", "sampling_parameters")
+    )
+    output = 'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]'
+    text = f'name: "m" backend: "{backend}" {inputs} {output}'
+    found = mapping(text)
+    assert (found.task, found.template, found.messages) == ("chat", "json", "messages")
+    assert mapping(text.replace("text_input", "other")) is None

@@ -11,7 +11,8 @@ import transformers
 
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, reason
-from naiad.backend.texts.text_directory import AGAIN, Task, TextDirectory
+from naiad.backend.texts.json_directory import AGAIN
+from naiad.backend.texts.text_directory import Task, TextDirectory
 from naiad.core.errors import excerpt
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

@@ -10,8 +10,9 @@ from naiad.backend.llamacpp.generation import Emit, Generation
 from naiad.backend.llamacpp.llama_embedding import MAX_BATCH_SIZE, LlamaEmbeddingInstance, embedding_signature
 from naiad.backend.llamacpp.llama_request import read_llama_request
 from naiad.backend.llamacpp.llama_server import GgufFile, LlamaServer
-from naiad.backend.llamacpp.llama_tensors import SIGNATURE, ResponseTensors, completed_generation
+from naiad.backend.llamacpp.llama_tensors import OUTPUTS, SIGNATURE
 from naiad.backend.signature import SignatureCheck, completed
+from naiad.backend.texts.generation_tensors import ResponseTensors, completed_generation
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError, invalid_argument
@@ -34,7 +35,7 @@ class LlamaCppBackend(Backend):
         file = GgufFile(context)
         if file.makes_vectors:
             return completed(context, lambda: embedding_signature(file.header.embedding_length), MAX_BATCH_SIZE)
-        return completed_generation(context)
+        return completed_generation(context, SIGNATURE)
 
     def default_instance_count(self, context: ModelContext) -> int:
         """Return the number of slots."""
@@ -63,7 +64,7 @@ class LlamaModel(Model):
         self._context = context
         self._makes_vectors = file.makes_vectors
         self.server = LlamaServer(context, file)
-        self.tensors = ResponseTensors(context.name, context.version)
+        self.tensors = ResponseTensors(context.name, context.version, OUTPUTS)
         text = f"a window of {self.server.window} tokens for each instance"
         _log.info("model '%s' version %d: %s", context.name, context.version, text)
 

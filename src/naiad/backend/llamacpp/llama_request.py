@@ -1,33 +1,30 @@
 """From the tensors of a request to the body that llama.cpp's server takes."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from naiad.backend.llamacpp.json_schema import check_schema
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.backend.texts.generation_request import (
+    NUMBERS,
+    SamplingRules,
+    json_of,
+    shown_value,
+    tensors_of,
+    text_of,
+)
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.value_limits import excess_of_values
 
 MAX_LOGPROBS = 20
 _RENAMED = {"repetition_penalty": "repeat_penalty"}
-_NUMBERS: Mapping[str, tuple[float, float]] = {
-    "temperature": (0, 100),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "frequency_penalty": (-2, 2),
-    "presence_penalty": (-2, 2),
-    "repetition_penalty": (0, 100),
-}
 _INTEGERS: Mapping[str, tuple[int, int]] = {
     "max_tokens": (1, (1 << 31) - 1),
     "top_k": (-1, (1 << 31) - 1),
     "seed": (-(1 << 63), (1 << 63) - 1),
     "logprobs": (0, MAX_LOGPROBS),
 }
-_MAX_STOPS = 16
-_MAX_STOP_CHARACTERS = 1024
+_RULES = SamplingRules("llama.cpp models", NUMBERS, _INTEGERS, ("ignore_eos",))
 _MAX_NAMES = 8
 """Functions that an error names."""
 _SEEDS = 0xFFFFFFFF
@@ -48,9 +45,9 @@ class LlamaRequest:
 
 def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaRequest:
     """Return what a request asks for. Raises InferError(INVALID_ARG) with input, value and what is expected."""
-    tensors = {spec.name: data for spec, data in zip(request.header.inputs, request.data, strict=True)}
-    texts = {name: _text(name, tensors[name]) for name in _TEXTS if name in tensors}
-    sampling = _sampling(texts.get("sampling_parameters", "") or "{}")
+    tensors = tensors_of(request)
+    texts = {name: text_of(name, tensors[name], limit) for name, limit in _TEXTS.items() if name in tensors}
+    sampling = _sampling(texts.get("sampling_parameters", ""))
     logprobs = sampling.pop("logprobs", None)
     body: dict[str, Any] = {**sampling, "stream": True, "return_progress": True}
     body["stream_options"] = {"include_usage": True}
@@ -60,14 +57,14 @@ def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaReq
     if messages:
         if not has_template:
             raise invalid_argument("the model file has no chat template; send 'text_input'")
-        body["messages"] = _json("messages", messages, list)
+        body["messages"] = json_of("messages", messages, list)
         body |= _tools(texts)
         body |= {} if logprobs is None else {"logprobs": True, "top_logprobs": max(1, logprobs)}
     else:
         body["prompt"] = prompt
         body |= {} if logprobs is None else {"n_probs": max(1, logprobs)}
     if texts.get("response_format"):
-        body |= _response_format(_json("response_format", texts["response_format"], dict))
+        body |= _response_format(json_of("response_format", texts["response_format"], dict))
     streams = bool(tensors["stream"][0]) if "stream" in tensors else False
     return LlamaRequest(bool(messages), body, streams, logprobs)
 
@@ -83,54 +80,8 @@ _TEXTS: Mapping[str, int] = {
 """Inputs with texts, and the limits of their bytes."""
 
 
-def _text(name: str, data: Any) -> str:
-    """Return the one element of a BYTES tensor."""
-    size = max(0, memoryview(data).nbytes - 4)
-    if size > _TEXTS[name]:
-        raise invalid_argument(
-            f"input '{name}' has {size} bytes; at most {_TEXTS[name]} are taken: send a shorter text"
-        )
-    try:
-        return bytes(memoryview(data)[4:]).decode()
-    except UnicodeDecodeError as error:
-        raise invalid_argument(f"input '{name}' is not UTF-8: {error}; send text in UTF-8") from error
-
-
-def _json(name: str, text: str, kind: type) -> Any:
-    # Parsing millions of small objects would keep the interpreter, and so the event loop, for a tenth of a second.
-    excess = excess_of_values(text.encode())
-    if excess:
-        raise invalid_argument(f"input '{name}' has {excess}: send several requests")
-    try:
-        found = json.loads(text)
-        # Halves of surrogate pairs, which llama.cpp does not take.
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise invalid_argument(f"input '{name}' is no JSON: {excerpt(str(error))}") from error
-    if not isinstance(found, kind):
-        raise invalid_argument(f"input '{name}' is {excerpt(text)}; expected a {_KINDS[kind]}")
-    return found
-
-
-_KINDS: Mapping[type, str] = {list: "JSON list", dict: "JSON object"}
-
-
 def _sampling(text: str) -> dict[str, Any]:
-    given = _json("sampling_parameters", text, dict)
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name in _NUMBERS:
-            _check_number(name, value, _NUMBERS[name], (int, float))
-        elif name in _INTEGERS:
-            _check_number(name, value, _INTEGERS[name], (int,))
-        elif name == "stop":
-            _check_stops(value)
-        elif name != "ignore_eos":
-            known = ", ".join([*_NUMBERS, *_INTEGERS, "stop", "ignore_eos"])
-            raise _wrong(name, value, f"no such parameter; llama.cpp models take {known}")
-        found[_RENAMED.get(name, name)] = value
+    found = {_RENAMED.get(name, name): value for name, value in _RULES.read(text).items()}
     if "seed" in found:
         # Any number is a seed, and none stands for a random one.
         found["seed"] %= _SEEDS
@@ -139,32 +90,10 @@ def _sampling(text: str) -> dict[str, Any]:
     return found
 
 
-def _wrong(name: str, value: Any, expected: str) -> InferError:
-    return invalid_argument(f"'sampling_parameters' has '{excerpt(name)}': {_shown(value)}; expected {expected}")
-
-
-def _shown(value: Any) -> str:
-    """Return a value for an error; containers by their kind, since they may be large."""
-    return f"a {_KINDS[type(value)]}" if type(value) in _KINDS else excerpt(repr(value))
-
-
-def _check_number(name: str, value: Any, limits: tuple[float, float], kinds: tuple[type, ...]) -> None:
-    if type(value) not in kinds or not limits[0] <= value <= limits[1]:
-        what = "a whole number" if kinds == (int,) else "a number"
-        raise _wrong(name, value, f"{what} from {limits[0]} to {limits[1]}")
-
-
-def _check_stops(value: Any) -> None:
-    stops = [value] if isinstance(value, str) else value
-    fits = isinstance(stops, list) and len(stops) <= _MAX_STOPS
-    if not fits or not all(isinstance(each, str) and 0 < len(each) <= _MAX_STOP_CHARACTERS for each in stops):
-        raise _wrong("stop", value, f"at most {_MAX_STOPS} texts of 1 to {_MAX_STOP_CHARACTERS} characters")
-
-
 def _tools(texts: Mapping[str, str]) -> Mapping[str, Any]:
     if not texts.get("tools"):
         return {}
-    tools = _json("tools", texts["tools"], list)
+    tools = json_of("tools", texts["tools"], list)
     for position, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -188,7 +117,7 @@ def _chosen(tools: list[Any], text: str) -> tuple[list[Any], str]:
         raise invalid_argument(
             f"'tool_choice' is '{excerpt(text)}'; expected {', '.join(_CHOICES)}, or an object that names a function"
         )
-    function = _json("tool_choice", text, dict).get("function")
+    function = json_of("tool_choice", text, dict).get("function")
     name = function.get("name") if isinstance(function, dict) else None
     named = [tool for tool in tools if tool["function"]["name"] == name]
     if not named:
@@ -209,6 +138,6 @@ def _response_format(form: Mapping[str, Any]) -> Mapping[str, Any]:
         check_schema(schema, "response_format")
         return {"json_schema": schema}
     raise invalid_argument(
-        f"'response_format' has the type {_shown(kind)}; expected text, json_object, or json_schema with "
+        f"'response_format' has the type {shown_value(kind)}; expected text, json_object, or json_schema with "
         "the member 'json_schema'"
     )

@@ -257,5 +257,16 @@ def model_path(context: ModelContext) -> Path:
     )
 
 
+HUB_FILE = "onnx/model.onnx"
+"""Where the Hugging Face Hub has the export of a model."""
+
+
+def export_path(context: ModelContext) -> Path:
+    """Return the model file as `model_path`, or that of a directory of the Hub. Raises InferError(INVALID_ARG)."""
+    hub = context.version_dir / HUB_FILE
+    has_name = context.config.default_model_filename or (context.version_dir / "model.onnx").is_file()
+    return hub if not has_name and hub.is_file() else model_path(context)
+
+
 def _filename(context: ModelContext) -> str:
     return context.config.default_model_filename or "model.onnx"

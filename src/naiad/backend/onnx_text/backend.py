@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Parameters
 from naiad.backend.onnx.library import onnxruntime
-from naiad.backend.onnx.session_options import model_path
+from naiad.backend.onnx.session_options import export_path
 from naiad.backend.onnx.sessions import OnnxSession, OnnxSessions, inspect_model, ort_message
 from naiad.backend.onnx_text.text_outputs import TextOutputs, text_outputs_of
 from naiad.backend.signature import ModelSignature, SignatureCheck
@@ -24,8 +23,6 @@ from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
 
-HUB_FILE = "onnx/model.onnx"
-"""Where the Hugging Face Hub has the export of a model."""
 _ENCODING_FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 """The inputs of an export, and the fields of the tokenizer's encodings."""
 
@@ -50,14 +47,8 @@ class OnnxTextBackend(Backend):
         return model
 
 
-def _export_path(context: ModelContext) -> Path:
-    hub = context.version_dir / HUB_FILE
-    has_name = context.config.default_model_filename or (context.version_dir / "model.onnx").is_file()
-    return hub if not has_name and hub.is_file() else model_path(context)
-
-
 def _inspected(context: ModelContext) -> ModelSignature:
-    return inspect_model(context, _export_path(context), 1)
+    return inspect_model(context, export_path(context), 1)
 
 
 class _TextExport:
@@ -72,7 +63,8 @@ class _TextExport:
         if unknown or "input_ids" not in graph.inputs:
             raise self.directory.error(
                 f"has an ONNX model with the inputs {', '.join(graph.inputs)}; an encoder has input_ids, "
-                "attention_mask and token_type_ids. The backend 'onnxruntime' serves other models, with their tensors"
+                "attention_mask and token_type_ids. The backend 'onnx_decoder' serves decoders with a cache, and "
+                "'onnxruntime' all other models, with their tensors"
             )
         self.outputs = text_outputs_of(self.directory, self.task, self.parameters, graph)
         is_classifier = self.task is Task.TEXT_CLASSIFICATION
@@ -86,7 +78,7 @@ class OnnxTextModel(Model):
     def __init__(self, context: ModelContext) -> None:
         """Read the directory and open the session. Raises InferError."""
         self._context = context
-        self._sessions = _Sessions(context, _export_path(context), has_global_threads=False)
+        self._sessions = _Sessions(context, export_path(context), has_global_threads=False)
         self._export = _TextExport(context, self._sessions.signature)
         self.signature = self._export.signature
         self.labels = self._export.labels

@@ -4,8 +4,6 @@ It needs the package tokenizers only. Nothing is downloaded, and no code of the 
 """
 
 import enum
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,12 +12,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework import ModelFile, Parameters
+from naiad.backend.framework import Parameters
+from naiad.backend.texts.json_directory import AGAIN, JsonDirectory
 from naiad.core.errors import excerpt
 
 MAX_LENGTH = 1 << 20
 """A longer `model_max_length` means that the tokenizer does not know one."""
-AGAIN = "copy the whole directory again, as save_pretrained writes it"
 _OFFSET_TYPES = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer"})
 """Model types whose first positions are unused: the numbers begin after that of padding."""
 _POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
@@ -53,7 +51,7 @@ class Pooling:
     normalizes: bool
 
 
-class TextDirectory(ModelFile):
+class TextDirectory(JsonDirectory):
     """The files of one model version beside its weights."""
 
     def __init__(self, context: ModelContext) -> None:
@@ -61,7 +59,7 @@ class TextDirectory(ModelFile):
         super().__init__(context, context.version_dir)
         if not (self.path / "tokenizer.json").is_file():
             raise self.error("has no tokenizer.json; save a fast tokenizer with tokenizer.save_pretrained")
-        self.settings: dict[str, Any] = self._read_json("config.json", {})
+        self.settings: dict[str, Any] = self.read_json("config.json", {})
         """The content of `config.json`."""
         if not isinstance(self.settings.get("model_type"), str):
             raise self.error(f"has no config.json with a 'model_type'; {AGAIN}")
@@ -83,7 +81,7 @@ class TextDirectory(ModelFile):
 
     def pooling(self, parameters: Parameters) -> Pooling:
         """Return the pooling of the parameters, of sentence-transformers' files, or the mean, normalised."""
-        modules = self._read_json("modules.json", [])
+        modules = self.read_json("modules.json", [])
         if not all(isinstance(module, dict) for module in modules):
             raise self.error(f"has a module in modules.json that is no object; {AGAIN}")
         types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -105,14 +103,11 @@ class TextDirectory(ModelFile):
 
     def tokenizer(self, parameters: Parameters) -> Tokenizer:
         """Return the tokenizer, which truncates texts and pads a batch. Raises InferError(INVALID_ARG)."""
-        try:
-            tokenizer = Tokenizer.from_file(str(self.path / "tokenizer.json"))
-        except Exception as error:  # the library raises Exception itself
-            raise self.error(f"has a tokenizer.json that cannot be read: {excerpt(str(error))}; {AGAIN}") from error
-        token = (tokenizer.padding or {}).get("pad_token") or self._token("pad_token") or "[PAD]"
+        tokenizer = self.plain_tokenizer()
+        token = (tokenizer.padding or {}).get("pad_token") or self.special_token("pad_token") or "[PAD]"
         number = tokenizer.token_to_id(token)
         if number is None:
-            number = self._whole("config.json", self.settings, "pad_token_id")
+            number = self.whole("config.json", self.settings, "pad_token_id")
         tokenizer.enable_padding(pad_id=number, pad_token=token)
         tokenizer.enable_truncation(self._max_length(parameters))
         return tokenizer
@@ -150,7 +145,7 @@ class TextDirectory(ModelFile):
         return str(path)
 
     def _pooling_mode(self, name: str) -> str:
-        settings = self._read_json(name, {})
+        settings = self.read_json(name, {})
         given = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
         modes = [_POOLINGS.get(key, key) for key in given] or [str(settings.get("pooling_mode", "mean"))]
         mode: str = modes[0].removesuffix("token")
@@ -163,39 +158,14 @@ class TextDirectory(ModelFile):
 
     def _max_length(self, parameters: Parameters) -> int:
         """Return the most tokens of a text that the model reads."""
-        positions = self._whole("config.json", self.settings, "max_position_embeddings") or MAX_LENGTH
+        positions = self.whole("config.json", self.settings, "max_position_embeddings") or MAX_LENGTH
         if self.setting("model_type") in _OFFSET_TYPES:
-            positions -= self._whole("config.json", self.settings, "pad_token_id") + 1
+            positions -= self.whole("config.json", self.settings, "pad_token_id") + 1
         limits = [positions]
         for name, member in (("tokenizer_config.json", "model_max_length"), ("sentence_bert_config.json", _LENGTH)):
-            limits.append(self._whole(name, self._read_json(name, {}), member))
+            limits.append(self.whole(name, self.read_json(name, {}), member))
         known = min(limit for limit in limits if limit)
         wanted = parameters.count("max_length", known, maximum=MAX_LENGTH)
         if not 3 <= wanted <= positions:
             raise parameters.error("max_length", f"a number from 3 to {positions}, the positions of the model")
         return wanted
-
-    def _whole(self, file: str, content: Mapping[str, Any], name: str) -> int:
-        """Return a number that is not negative, of the content of a file; 0 without it."""
-        value = content.get(name) or 0
-        is_number = type(value) is int or (type(value) is float and math.isfinite(value))
-        if not is_number or value < 0:
-            raise self.error(f"has '{name}' in {file} with {excerpt(repr(value))}; expected a whole number; {AGAIN}")
-        return int(value)
-
-    def _token(self, name: str) -> str:
-        token = self._read_json("tokenizer_config.json", {}).get(name)
-        return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
-
-    def _read_json(self, name: str, default: Any) -> Any:
-        """Return the content of a file, which is a list or a dictionary as `default` is."""
-        path = self.path / name
-        if not path.is_file():
-            return default
-        try:
-            content = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise self.error(f"has a {name} that is no JSON: {error}; {AGAIN}") from error
-        if default is not None and not isinstance(content, type(default)):
-            raise self.error(f"has a {name} with a {type(content).__name__}; {AGAIN}")
-        return content

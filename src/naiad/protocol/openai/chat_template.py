@@ -1,15 +1,14 @@
-"""Chats as prompts: the formats that chat models are trained with.
+"""The messages of a chat, and its prompt: in one of the formats of `core.chat_format`, or as JSON.
 
-There is no Jinja here, because a template of a model file could run without end. A model with another template takes
-`json` and renders it in its own process.
+A model with another template takes `json` and renders it in its own process.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
+from naiad.core.chat_format import ChatMessage, format_chat
 from naiad.protocol.openai.members import BodyMembers, shown
 from naiad.protocol.openai.openai_error import OpenAiError
 
@@ -20,16 +19,6 @@ _MEMBERS = (
     *("role", "content", "name", "refusal", "audio", "annotations", "tool_calls", "function_call"),
     "tool_call_id",
 )
-
-
-class ChatMessage(NamedTuple):
-    """One message of a chat."""
-
-    role: str
-    """`system`, `user` or `assistant`."""
-    content: str
-    extra: Mapping[str, Any] = MappingProxyType({})
-    """Members of tool calls, which only `json` passes on."""
 
 
 def read_messages(body: BodyMembers, *, takes_tools: bool = False) -> Sequence[ChatMessage]:
@@ -74,54 +63,7 @@ def _content(members: BodyMembers) -> str:
 
 def render_chat(template: str, messages: Sequence[ChatMessage]) -> str:
     """Return the prompt of a chat, up to where the answer of the assistant begins."""
-    return _RENDER[template](messages)
-
-
-def _chatml(messages: Sequence[ChatMessage]) -> str:
-    turns = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content, _ in messages]
-    return "".join(turns) + "<|im_start|>assistant\n"
-
-
-def _llama3(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"<|start_header_id|>{role}<|end_header_id|>\n\n{content.strip()}<|eot_id|>" for role, content, _ in messages
-    ]
-    return "<|begin_of_text|>" + "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n"
-
-
-def _with_system_in_user(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-    """Return the messages with each system message before the text of the next user, for formats without one."""
-    found: list[ChatMessage] = []
-    waiting: list[str] = []
-    for message in messages:
-        if message.role == "system":
-            waiting.append(message.content)
-        elif message.role == "user" and waiting:
-            found.append(ChatMessage("user", "\n\n".join([*waiting, message.content])))
-            waiting = []
-        else:
-            found.append(message)
-    return [*found, ChatMessage("user", "\n\n".join(waiting))] if waiting else found
-
-
-def _mistral(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"[INST] {content} [/INST]" if role == "user" else f" {content}</s>"
-        for role, content, _ in _with_system_in_user(messages)
-    ]
-    return "<s>" + "".join(turns)
-
-
-def _gemma(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"<start_of_turn>{'model' if role == 'assistant' else role}\n{content.strip()}<end_of_turn>\n"
-        for role, content, _ in _with_system_in_user(messages)
-    ]
-    return "<bos>" + "".join(turns) + "<start_of_turn>model\n"
-
-
-def _plain(messages: Sequence[ChatMessage]) -> str:
-    return "".join(f"{role.capitalize()}: {content}\n" for role, content, _ in messages) + "Assistant:"
+    return _json(messages) if template == "json" else format_chat(template, messages)
 
 
 def _json(messages: Sequence[ChatMessage]) -> str:
@@ -135,13 +77,3 @@ def _json(messages: Sequence[ChatMessage]) -> str:
             param="messages",
             code="invalid_value",
         ) from None
-
-
-_RENDER: Mapping[str, Callable[[Sequence[ChatMessage]], str]] = {
-    "chatml": _chatml,
-    "gemma": _gemma,
-    "json": _json,
-    "llama3": _llama3,
-    "mistral": _mistral,
-    "plain": _plain,
-}

@@ -13,10 +13,10 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.core.text_stream import TextStream
 from naiad.protocol.generate import Inputs
 from naiad.protocol.json.tensor import decode_data
 from naiad.protocol.openai.openai_error import OpenAiError
-from naiad.protocol.openai.text_stream import TextStream
 
 DEFAULT_MAX_TOKENS = 256
 """For models whose input `max_tokens` is required, if neither client nor owner gives a number."""

@@ -152,14 +152,12 @@ KINDS: Sequence[FileKind] = (
         marker="model.safetensors",
         backend="huggingface",
     ),
-    # After Hugging Face: a directory of the Hub may have both.
+    # After Hugging Face: a directory of the Hub may have both. Only models that generate have defaults for that.
     *(
-        FileKind(
-            "an ONNX export with its tokenizer",
-            _PYTHON_MODEL,
-            marker=marker,
-            beside=_OF_TOKENIZER,
-            backend="onnx_text",
+        FileKind(what, _PYTHON_MODEL, marker=marker, beside=beside, backend=backend)
+        for what, beside, backend in (
+            ("an ONNX decoder with its tokenizer", (*_OF_TOKENIZER, "generation_config.json"), "onnx_decoder"),
+            ("an ONNX export with its tokenizer", _OF_TOKENIZER, "onnx_text"),
         )
         for marker in ("model.onnx", "onnx/model.onnx")
     ),

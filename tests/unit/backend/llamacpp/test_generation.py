@@ -9,7 +9,8 @@ import pytest
 
 from naiad.backend.llamacpp.generation import Generation
 from naiad.backend.llamacpp.llama_request import read_llama_request
-from naiad.backend.llamacpp.llama_tensors import ResponseTensors
+from naiad.backend.llamacpp.llama_tensors import OUTPUTS
+from naiad.backend.texts.generation_tensors import ResponseTensors
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, ignore_response
@@ -44,7 +45,7 @@ def generated(chunks, *, cancel_after=None, outputs=(), **inputs):
         found.append((dict(zip(names, map(value_of, names, response.data), strict=True)), response.final))
 
     wanted = read_llama_request(request, has_template=True)
-    generation = Generation(request, wanted, ResponseTensors("m", 1), emit, lambda: False)
+    generation = Generation(request, wanted, ResponseTensors("m", 1, OUTPUTS), emit, lambda: False)
     for number, chunk in enumerate(chunks):
         request.cancelled = cancel_after is not None and number >= cancel_after
         if generation.take(chunk):
@@ -217,7 +218,7 @@ def test_slow_client_holds_its_generation():
     wanted = read_llama_request(request, has_template=True)
     pieces = []
     generation = Generation(
-        request, wanted, ResponseTensors("m", 1), lambda *pair: pieces.append(pair), lambda: False
+        request, wanted, ResponseTensors("m", 1, OUTPUTS), lambda *pair: pieces.append(pair), lambda: False
     )
     request.is_paused = True
     taken = threading.Thread(target=generation.take, args=(piece("a"),))

@@ -27,6 +27,10 @@ class TextStream:
         """Return the text that a piece completes; it may be empty."""
         return self._take(self._decoder.decode(bytes(piece)), is_last=False)
 
+    def feed_text(self, text: str) -> str:
+        """Return the text that a decoded piece completes; not together with `feed`."""
+        return self._take(text, is_last=False)
+
     def end(self) -> str:
         """Return the rest of the text."""
         return self._take(self._decoder.decode(b"", final=True), is_last=True)

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from naiad.protocol.openai.text_stream import TextStream
+from naiad.core.text_stream import TextStream
 
 
 def text_of(pieces, stops):
@@ -45,3 +45,10 @@ def test_only_what_may_be_a_stop_is_held():
     assert [stream.feed(piece) for piece in (b"a st", b"ep s", b"to")] == ["a ", "step ", ""]
     assert stream.end() == "sto"
     assert not stream.is_stopped
+
+
+def test_decoded_pieces_end_before_a_stop_string_too():
+    stream = TextStream(["end"])
+    assert [stream.feed_text(piece) for piece in ("an e", "nd", "ing")] == ["an ", "", ""]
+    assert stream.is_stopped
+    assert stream.end() == ""

@@ -1,0 +1,89 @@
+"""The files beside a decoder in Hugging Face's layout: tokenizer, window, end of text, defaults, chat template."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from naiad.backend.api import ModelContext
+from naiad.backend.framework import Parameters
+from naiad.backend.texts.json_directory import AGAIN, JsonDirectory
+from naiad.core.chat_format import CHAT_FORMATS, recognized_format
+from naiad.core.errors import excerpt
+
+_WINDOWS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""Members of `config.json` with the most tokens of a text; which one depends on the model type."""
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_TEMPLATE_FILE = "chat_template.jinja"
+
+
+class GenerationDirectory(JsonDirectory):
+    """The files of one version of a decoder. All are optional; without a tokenizer it takes and makes tokens."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Raises InferError(INVALID_ARG) for files that cannot be read."""
+        super().__init__(context, context.version_dir)
+        self.settings: Mapping[str, Any] = self.read_json("config.json", {})
+        """The content of `config.json`."""
+        self._generation: Mapping[str, Any] = self.read_json("generation_config.json", {})
+        self.tokenizer: Any = None
+        """None without a tokenizer."""
+        if (self.path / "tokenizer.json").is_file():
+            self.tokenizer = tokenizer = self.plain_tokenizer()
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+
+    def window(self) -> int:
+        """Return the most tokens of a text that the model knows; 0 if no file says it."""
+        return next((size for name in _WINDOWS if (size := self.whole("config.json", self.settings, name))), 0)
+
+    def end_tokens(self, parameters: Parameters) -> frozenset[int]:
+        """Return the tokens that end a text, by the parameter `eos_ids` or the files."""
+        if "eos_ids" in parameters:
+            words = [word.strip() for word in parameters.text("eos_ids").split(",")]
+            if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
+                raise parameters.error("eos_ids", "numbers of tokens with commas, such as 2,32000")
+            return frozenset(map(int, words))
+        for name, content in (("generation_config.json", self._generation), ("config.json", self.settings)):
+            found = content.get("eos_token_id")
+            numbers = found if isinstance(found, list) else [] if found is None else [found]
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                shown = excerpt(repr(found))
+                raise self.error(f"has 'eos_token_id' in {name} with {shown}; expected numbers of tokens; {AGAIN}")
+            if numbers:
+                return frozenset(numbers)
+        token = self.special_token("eos_token")
+        number = self.tokenizer.token_to_id(token) if token and self.tokenizer is not None else None
+        return frozenset() if number is None else frozenset((number,))
+
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Return sampling parameters for requests that give none, as the files say."""
+        found: dict[str, Any] = {"temperature": 0}
+        if self._generation.get("do_sample") is True:
+            found = {"temperature": 1} | self._given(_SAMPLING)
+        return found | self._given(("repetition_penalty",))
+
+    def _given(self, names: Sequence[str]) -> dict[str, Any]:
+        found = {name: self._generation[name] for name in names if self._generation.get(name) is not None}
+        wrong = next((name for name, value in found.items() if type(value) not in (int, float) or value < 0), None)
+        if wrong is not None:
+            shown = excerpt(repr(found[wrong]))
+            raise self.error(f"has '{wrong}' in generation_config.json with {shown}; expected a number; {AGAIN}")
+        return found
+
+    def chat_format(self, parameters: Parameters) -> str:
+        """Return the name of the format of chats, by the parameter `template` or the Jinja template; or nothing."""
+        if "template" in parameters:
+            return parameters.choice("template", tuple(CHAT_FORMATS))
+        return recognized_format(self._template())
+
+    def _template(self) -> str:
+        file = self.path / _TEMPLATE_FILE
+        if file.is_file():
+            try:
+                return file.read_text()
+            except ValueError as error:
+                raise self.error(f"has a {_TEMPLATE_FILE} that is not UTF-8: {error}; {AGAIN}") from error
+        found = self.read_json("tokenizer_config.json", {}).get("chat_template")
+        if isinstance(found, list):
+            named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+            found = named.get("default")
+        return found if isinstance(found, str) else ""
