@@ -32,7 +32,7 @@ def protocols(attacked: Attack, *, has_keys: bool) -> Sequence[str]:
 
 
 def is_in_ci(attacked: Attack, protocol: str, *, has_keys: bool) -> bool:
-    """Return whether CI tries it: with keys over one protocol, which take turns, and one in four of those on frames."""
+    """Return whether CI tries it: with keys over one protocol, in turns, and one in four of the attacks on frames."""
     others, number = protocols(attacked, has_keys=has_keys), list(ATTACKS).index(attacked.name)
     if has_keys and attacked.run.__module__ in _OF_CONNECTION:
         return number % 4 == 0
