@@ -1,0 +1,77 @@
+"""Turns of loads: few at a time, a slow one is not waited for, an urgent one waits for none."""
+
+import threading
+
+import pytest
+
+from naiad.repository.control.on_demand import load_pace
+from naiad.repository.control.on_demand.load_pace import LoadTurns
+
+WAIT_S = 60.0
+
+
+class Loads:
+    """Loads on threads, each of which takes a turn until it is told to end."""
+
+    def __init__(self, turns: LoadTurns) -> None:
+        self._turns = turns
+        self._changed = threading.Condition()
+        self._working: set[str] = set()
+        self._may_end: dict[str, threading.Event] = {}
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, name: str, *, is_urgent: bool = False) -> None:
+        self._may_end[name] = threading.Event()
+        self._threads.append(threading.Thread(target=self._run, args=(name, is_urgent)))
+        self._threads[-1].start()
+
+    def _run(self, name: str, is_urgent: bool) -> None:
+        with self._turns.turn(is_urgent=is_urgent):
+            with self._changed:
+                self._working.add(name)
+                self._changed.notify_all()
+            assert self._may_end[name].wait(WAIT_S)
+            with self._changed:
+                self._working.discard(name)
+
+    def end(self, name: str) -> None:
+        self._may_end[name].set()
+
+    def await_working(self, *names: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._working == set(names), WAIT_S)
+
+    def close(self) -> None:
+        for may_end in self._may_end.values():
+            may_end.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("load_count", "core_count", "most"), [(4, 2, 1), (4, 3, 2), (2, 16, 2), (4, 1, 1)])
+def test_loads_leave_a_core(monkeypatch: pytest.MonkeyPatch, load_count: int, core_count: int, most: int) -> None:
+    monkeypatch.setattr(load_pace, "_PATIENCE_S", WAIT_S)
+    loads = Loads(LoadTurns(load_count, core_count))
+    names = [str(number) for number in range(most)]
+    for name in names:
+        loads.begin(name)
+    loads.await_working(*names)
+    loads.begin("next")
+    loads.begin("urgent", is_urgent=True)
+    loads.await_working(*names, "urgent")
+    loads.end("0")
+    loads.await_working(*names[1:], "next", "urgent")
+    loads.close()
+
+
+def test_slow_load_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_pace, "_PATIENCE_S", 0.01)
+    loads = Loads(LoadTurns(2, 2))
+    loads.begin("slow")
+    loads.begin("second")
+    loads.await_working("slow", "second")
+    loads.begin("third")  # the number of loads is the bound
+    loads.end("second")
+    loads.await_working("slow", "third")
+    loads.close()
