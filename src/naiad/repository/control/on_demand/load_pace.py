@@ -1,28 +1,74 @@
-"""The pace of loads by requests: how many work at a time, and whether models come back soon after they have left."""
+"""The pace of loads by requests: their threads, and how many work at a time."""
 
-import math
 import threading
-from collections import deque
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import SimpleQueue
 
-_PATIENCE_S = 0.5
-"""A load that has waited this long for longer ones works beside them: a model may take minutes."""
-SOON_S = 30.0
-"""A model that is loaded again so soon after its eviction should not have left."""
-_WINDOW_S = 60.0
-_LEAST_LOADS = 10
-_SHARE = 0.5
-_PAUSE_S = 300.0
+from naiad.core.model import name_of
+from naiad.telemetry.last_resort import report
+
+_SHORT_S = 0.5
+"""A load that has worked for longer is no reason for others to wait: a model may take minutes."""
+
+
+class LoadThreads:
+    """Runs loads on threads.
+
+    The loop that begins them waits for nothing: the start of a thread takes as long as busy threads let it, and
+    `ThreadPoolExecutor.submit` has one lock for all executors of the process, also while it starts a thread.
+    """
+
+    def __init__(self, load: Callable[[str], object], most: int) -> None:
+        """`load` gets the key of a model, on one of `most` threads; an urgent load has a thread of its own."""
+        self._load = load
+        self._asked: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="on-demand")
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Be ready for loads; not on the loop, and once."""
+        threading.Thread(target=self._begin_asked, name="on-demand-begin", daemon=True).start()
+
+    def begin(self, key: str, *, is_urgent: bool) -> None:
+        """Begin a load soon."""
+        self._asked.put((key, is_urgent))
+
+    def end(self) -> None:
+        """Begin no more loads; those that have not begun never do."""
+        self._has_ended = True
+        self._asked.put(None)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin_asked(self) -> None:
+        while (asked := self._asked.get()) is not None and not self._has_ended:
+            key, is_urgent = asked
+            try:
+                if is_urgent:  # all threads of the pool may wait for the end of its caller
+                    name = f"on-demand-{name_of(key)}"
+                    threading.Thread(target=self._load, args=(key,), name=name, daemon=True).start()
+                else:
+                    self._pool.submit(self._load, key)
+            except RuntimeError as error:
+                # The system has no more threads: one that is there takes the load later, or its requests time out.
+                if not self._has_ended:
+                    report(f"starting a thread for the load of model '{key}'", error)
 
 
 class LoadTurns:
     """Lets few loads work at a time, and leaves a core to the requests of the models that are loaded."""
 
     def __init__(self, load_count: int, core_count: int) -> None:
-        """At most `load_count` work, and short ones on all but one of `core_count` cores."""
-        self._slots = threading.Semaphore(load_count)
-        self._cores = threading.Semaphore(max(1, min(load_count, core_count - 1)))
+        """At most `load_count` work, of which as many are short or have just begun as there are cores but one."""
+        self._load_count = load_count
+        self._short_count = max(1, core_count - 1)
+        self._first = threading.Lock()
+        """Of the load that waits for its turn; those behind it wait for this, so that they wake up one by one."""
+        self._changed = threading.Condition()
+        self._begun_s: dict[object, float] = {}
+        """When each load that works has begun, the longest one first."""
 
     @contextmanager
     def turn(self, *, is_urgent: bool = False) -> Iterator[None]:
@@ -30,40 +76,22 @@ class LoadTurns:
         if is_urgent:
             yield
             return
-        with self._slots:
-            has_core = self._cores.acquire(timeout=_PATIENCE_S)
-            try:
-                yield
-            finally:
-                if has_core:
-                    self._cores.release()
+        load = object()
+        with self._first, self._changed:
+            while (wait_s := self._wait_s()) is None or wait_s > 0:
+                self._changed.wait(wait_s)
+            self._begun_s[load] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._begun_s[load]
+                self._changed.notify_all()
 
-
-class Reloads:
-    """Notices when models leave and come back all the time, because the budget is too small for what is asked. Pure.
-
-    The loads of the last minute, and how many of them were soon after an eviction, say it.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Loads soon after an eviction, since the start."""
-        self._recent: deque[tuple[float, bool]] = deque(maxlen=10_000)
-        self._said_s = -math.inf
-
-    def note_load(self, evicted_s: float, now_s: float) -> str:
-        """Note the load of a model that was evicted at a monotonic time; return a warning if one is due."""
-        is_soon = now_s - evicted_s < SOON_S
-        self.count += is_soon
-        recent = self._recent
-        recent.append((now_s, is_soon))
-        while recent[0][0] < now_s - _WINDOW_S:
-            recent.popleft()
-        soon = sum(each for _, each in recent)
-        if len(recent) < _LEAST_LOADS or soon < _SHARE * len(recent) or now_s - self._said_s < _PAUSE_S:
-            return ""
-        self._said_s = now_s
-        return (
-            f"{soon} of {len(recent)} loads in the last minute were of models that had been unloaded less than "
-            f"{SOON_S:g} s before: --model-memory-budget is too small for the models that are asked for"
-        )
+    def _wait_s(self) -> float | None:
+        """Return how long the next load has to wait, if none ends before; None for as long as none ends."""
+        if len(self._begun_s) >= self._load_count:
+            return None
+        if len(self._begun_s) < self._short_count:
+            return 0.0
+        return [*self._begun_s.values()][-self._short_count] + _SHORT_S - time.monotonic()

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic
 
@@ -15,11 +14,12 @@ from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.load_order import config_of_files
 from naiad.repository.control.on_demand.known_models import directory_bytes
-from naiad.repository.control.on_demand.load_pace import LoadTurns, Reloads
+from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
 from naiad.repository.control.on_demand.measured_models import MeasuredModels, OnDemandTable
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.model_sizes import ModelSizes
 from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.reloads import Reloads
 from naiad.repository.control.on_demand.residency import (
     Ask,
     LoadRefusal,
@@ -70,7 +70,7 @@ class OnDemandModels(Generic[V]):
             controller, settings, table, use_of, clock, withdraw=self.withdraw, on_known=self._start_sweeper
         )
         self._turns = LoadTurns(settings.load_count, settings.core_count)
-        self._pool = ThreadPoolExecutor(_MOST_LOADERS, thread_name_prefix="on-demand")
+        self._threads = LoadThreads(self._load, _MOST_LOADERS)
         self._loading: set[str] = set()
         """The loads that have a thread."""
         self._urgent: set[str] = set()
@@ -216,14 +216,12 @@ class OnDemandModels(Generic[V]):
 
     def _begin_load(self, key: str) -> None:
         """Begin a load; the lock is held."""
-        if self._residency.models[key].is_urgent:
-            if key in self._urgent:
-                return
+        is_urgent = self._residency.models[key].is_urgent
+        if key in self._urgent or self._stop.is_set():
+            return
+        if is_urgent:
             self._urgent.add(key)
-            # All threads of the pool may wait for the end of its caller.
-            threading.Thread(target=self._load, args=(key,), name=f"on-demand-{name_of(key)}", daemon=True).start()
-        elif not self._stop.is_set():
-            self._pool.submit(self._load, key)
+        self._threads.begin(key, is_urgent=is_urgent)
 
     def _load(self, key: str) -> None:
         with self._changed:
@@ -411,6 +409,7 @@ class OnDemandModels(Generic[V]):
             if self._sweeper is None and not self._stop.is_set():
                 self._sweeper = threading.Thread(target=self._run_sweeper, name="on-demand-sweep", daemon=True)
                 self._sweeper.start()
+                self._threads.start()
 
     def _run_sweeper(self) -> None:
         keep_running("the sweep of models on demand", self._sweep_until_stop, self._stop.wait)
@@ -457,7 +456,7 @@ class OnDemandModels(Generic[V]):
                 or (model.phase is ResidencePhase.EVICTING and model.is_asked)
             ]
             self._changed.notify_all()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.end()
         for key in ending:
             self.on_settled(key, unavailable(_EXITING))
 

@@ -1,11 +1,12 @@
-"""Turns of loads: few at a time, a slow one is not waited for, an urgent one waits for none."""
+"""Threads and turns of loads: few at a time, a slow one is not waited for, an urgent one waits for none."""
 
 import threading
+from queue import Queue
 
 import pytest
 
 from naiad.repository.control.on_demand import load_pace
-from naiad.repository.control.on_demand.load_pace import LoadTurns
+from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
 
 WAIT_S = 60.0
 
@@ -51,7 +52,7 @@ class Loads:
 
 @pytest.mark.parametrize(("load_count", "core_count", "most"), [(4, 2, 1), (4, 3, 2), (2, 16, 2), (4, 1, 1)])
 def test_loads_leave_a_core(monkeypatch: pytest.MonkeyPatch, load_count: int, core_count: int, most: int) -> None:
-    monkeypatch.setattr(load_pace, "_PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(load_pace, "_SHORT_S", WAIT_S)
     loads = Loads(LoadTurns(load_count, core_count))
     names = [str(number) for number in range(most)]
     for name in names:
@@ -66,7 +67,7 @@ def test_loads_leave_a_core(monkeypatch: pytest.MonkeyPatch, load_count: int, co
 
 
 def test_slow_load_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_pace, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(load_pace, "_SHORT_S", 0.01)
     loads = Loads(LoadTurns(2, 2))
     loads.begin("slow")
     loads.begin("second")
@@ -75,3 +76,37 @@ def test_slow_load_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch)
     loads.end("second")
     loads.await_working("slow", "third")
     loads.close()
+
+
+def test_load_begins_without_a_wait_for_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, may_start = [], threading.Event()
+    begun: Queue[str] = Queue()
+    threads = LoadThreads(begun.put, 2)
+    threads.start()
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        started.append(threading.current_thread())
+        assert may_start.wait(WAIT_S)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    for number in range(100):
+        threads.begin(str(number), is_urgent=False)
+    threads.begin("urgent", is_urgent=True)
+    may_start.set()
+    assert {begun.get(timeout=WAIT_S) for _ in range(101)} == {"urgent", *map(str, range(100))}
+    threads.end()
+    assert threading.current_thread() not in started
+
+
+def test_nothing_begins_after_the_end() -> None:
+    begun: Queue[str] = Queue()
+    threads = LoadThreads(begun.put, 1)
+    threads.end()
+    threads.begin("late", is_urgent=True)
+    threads.start()
+    for thread in threading.enumerate():
+        if thread.name == "on-demand-begin":
+            thread.join(WAIT_S)
+    assert begun.empty()

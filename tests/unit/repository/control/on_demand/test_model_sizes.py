@@ -2,9 +2,9 @@
 
 import os
 
-from naiad.repository.control.on_demand.load_pace import Reloads
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.reloads import Reloads
 
 MB = 1 << 20
 
