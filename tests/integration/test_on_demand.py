@@ -20,6 +20,7 @@ from support.bls_models import run_code, write_script
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_model
 from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -221,6 +222,7 @@ def test_clients_race_for_more_models_than_fit(server: ServerProcess) -> None:
     before, after_same = loads
     assert after_same - before == 1, "twenty requests for one cold model load it once"
     assert metric(server, "naiad_on_demand_loads_total") - after_same <= CLIENTS * REQUESTS
-    assert metric(server, "naiad_on_demand_used_bytes") <= BUDGET_MB * 1_000_000
+    # A model that took more than expected exceeds the budget until the sweep, which comes once a second.
+    wait_until(lambda: metric(server, "naiad_on_demand_used_bytes") <= BUDGET_MB * 1_000_000)
     assert metric(server, "naiad_on_demand_evictions_total") > 0
     assert metric(server, "naiad_held_rejections_total") == 0

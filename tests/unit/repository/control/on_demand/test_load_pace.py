@@ -12,7 +12,7 @@ WAIT_S = 60.0
 
 
 class Loads:
-    """Loads on threads, each of which takes a turn until it is told to end."""
+    """Loads on threads, each of which takes a turn until its end is asked for."""
 
     def __init__(self, turns: LoadTurns) -> None:
         self._turns = turns
