@@ -7,7 +7,16 @@ Clients send one request after the other, each to a model that they draw. The co
 the hit rate (requests without a load of their own) beside that of an ideal LRU, which has the same order of requests
 and room for as many models as the budget has of the measured size, the growth of the server against the budget, and
 the p99 of the most popular models. These are loaded before the clock starts and stay, so that it shows what loads of
-others cost them. Then a server that has only these, loaded at start, gets requests for them.
+others cost them. Then a server that has only these, loaded at start, gets requests for them. The CPU of the server
+for each load, with the requests that wait for it, says more than times do on a machine that has other work.
+
+    python -m bench.on_demand --first-answer --models 40 --megabytes 0.05
+
+measures instead the first answer of each cold model beside a bare `onnxruntime.InferenceSession` of the same file.
+
+    python -m bench.on_demand --race --models 50 --megabytes 4 --budget 40MB
+
+has each client ask for all models once, in an order of its own: no request may fail, a load is for all that wait.
 """
 
 import argparse
@@ -16,6 +25,7 @@ import itertools
 import json
 import os
 import random
+import statistics
 import tempfile
 import time
 import urllib.request
@@ -26,9 +36,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.process_tree import memory
+from bench.process_tree import CpuMeter, memory
 from naiad.client import Client
 from naiad.core.errors import InferError
 from naiad.options.on_demand_options import budget_bytes
@@ -41,8 +52,8 @@ _STAYS = 'parameters { key: "min_residence_s" value { string_value: "86400" } }'
 _ROW = {"X": np.ones((1, 4), np.float32)}
 
 
-def write_models(root: Path, count: int, megabytes: float) -> list[str]:
-    """Write models with weights of this size, which are one file, and return their names."""
+def write_models(root: Path, count: int, megabytes: float, popular: int = _POPULAR) -> list[str]:
+    """Write models with weights of this size, which are one file, and return their names; the `popular` ones stay."""
     size = max(1, int((megabytes * 1e6 / 4) ** 0.5))
     nodes = [helper.make_node("MatMul", ["X", "first"], ["H"]), helper.make_node("MatMul", ["H", "second"], ["Y"])]
     rng = np.random.default_rng(0)
@@ -63,7 +74,7 @@ def write_models(root: Path, count: int, megabytes: float) -> list[str]:
     for name in names:
         target = root / name / "1" / "model.onnx"
         target.parent.mkdir(parents=True)
-        if name in names[:_POPULAR]:
+        if name in names[:popular]:
             (root / name / "config.pbtxt").write_text(_STAYS)
         if name == names[0]:
             onnx.save(proto, target)
@@ -160,7 +171,9 @@ def measure_on_demand(root: Path, names: Sequence[str], options: argparse.Namesp
         base_bytes = memory(server.pid).rss
         asyncio.run(warm_up(url, names[:_POPULAR]))
         before = metrics(urls["metrics"])
+        meter = CpuMeter(server.pid)
         traffic = asyncio.run(send(url, server.pid, names, options.clients, options.seconds, options.zipf))
+        cpu_s = meter.seconds()
         found = metrics(urls["metrics"])
     finally:
         server.close()
@@ -174,6 +187,7 @@ def measure_on_demand(root: Path, names: Sequence[str], options: argparse.Namesp
         "failed": len(traffic.failures),
         "reasons": sorted(set(traffic.failures))[:5],
         "loads": load_count,
+        "cpu_ms_per_load": round(cpu_s / load_count * 1e3, 1),
         "evictions": found["naiad_on_demand_evictions_total"],
         "hit_rate": round(1 - load_count / len(traffic.order), 4),
         "ideal_hit_rate": round(ideal_hit_rate(traffic.order, room), 4),
@@ -197,6 +211,68 @@ def measure_at_start(root: Path, names: Sequence[str], options: argparse.Namespa
     return traffic.p99_ms(names)
 
 
+async def answer_first(url: str, root: Path, names: Sequence[str]) -> dict[str, object]:
+    """Measure the first answers of cold models, each after a bare session of its file."""
+    bare_ms: list[float] = []
+    first_ms: list[float] = []
+    async with Client(url, timeout_s=120.0) as client:
+        await client.infer(names[0], _ROW)
+        for name in names[1:]:
+            began_s = time.perf_counter()
+            onnxruntime.InferenceSession(root / name / "1" / "model.onnx", providers=["CPUExecutionProvider"])
+            bare_ms.append((time.perf_counter() - began_s) * 1e3)
+            began_s = time.perf_counter()
+            await client.infer(name, _ROW)
+            first_ms.append((time.perf_counter() - began_s) * 1e3)
+    bare, first = statistics.median(bare_ms), statistics.median(first_ms)
+    return {
+        "bare_load_ms": round(bare, 2),
+        "first_answer_ms": round(first, 2),
+        "most_ms": round(1.5 * bare + 20, 2),
+        "bare_load_p10_ms": round(float(np.percentile(bare_ms, 10)), 2),
+        "first_answer_p10_ms": round(float(np.percentile(first_ms, 10)), 2),
+    }
+
+
+async def race(url: str, names: Sequence[str], clients: int) -> dict[str, object]:
+    """Have each client ask for all models once."""
+    failures: list[str] = []
+
+    async def run(client: Client, number: int) -> None:
+        for name in random.Random(number).sample(names, len(names)):
+            try:
+                await client.infer(name, _ROW)
+            except InferError as error:
+                failures.append(error.message)
+
+    began_s = time.monotonic()
+    async with Client(url, timeout_s=600.0) as client:
+        await asyncio.gather(*(run(client, number) for number in range(clients)))
+    return {
+        "requests": clients * len(names),
+        "failed": len(failures),
+        "reasons": sorted(set(failures))[:5],
+        "seconds": round(time.monotonic() - began_s, 1),
+    }
+
+
+def measure_cold(root: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, object]:
+    """Measure first answers, or a race."""
+    budget = [f"--model-memory-budget={options.budget}", "--model-min-residence-secs=0"] if options.race else []
+    flags = ["--model-load-policy=on-demand", *budget, *options.flags]
+    server = ServeProcess([f"--model-repository={root}", "--log-info=false", *LOOPBACK, *flags])
+    try:
+        urls = dict(server.wait_ready(_START_S).urls)
+        url = f"grpc://{urls['grpc']}"
+        meter = CpuMeter(server.pid)
+        sending = race(url, names, options.clients) if options.race else answer_first(url, root, names)
+        found = asyncio.run(sending)
+        load_count = metrics(urls["metrics"])["naiad_on_demand_loads_total"]
+        return {**found, "loads": load_count, "cpu_ms_per_load": round(meter.seconds() / load_count * 1e3, 1)}
+    finally:
+        server.close()
+
+
 def main() -> None:
     """Measure and print a JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -207,9 +283,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the popularity")
     parser.add_argument("--flags", action="append", default=[], help="of the servers")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--first-answer", action="store_true", help="measure the first answers of cold models instead")
+    kind.add_argument("--race", action="store_true", help="have each client ask for all models once instead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
+        if options.first_answer or options.race:
+            names = write_models(root, options.models, options.megabytes, popular=0)
+            print(json.dumps(measure_cold(root, names, options), indent=2))
+            return
         names = write_models(root, options.models, options.megabytes)
         found = measure_on_demand(root, names, options)
         found["p99_popular_at_start_ms"] = round(measure_at_start(root, names[:_POPULAR], options), 2)

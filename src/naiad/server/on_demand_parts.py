@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from naiad.backend.cores import usable_cores
 from naiad.config.load_policy import LoadPolicy
 from naiad.core.model import ModelKey, name_of
 from naiad.core.request_limits import RequestBudget
@@ -28,6 +29,7 @@ def on_demand_settings(options: ServerOptions) -> OnDemandSettings:
         budget_bytes(own.memory_budget, usable_memory_bytes()) // options.process_count,
         own.hold_s,
         options.repository.load_thread_count,
+        usable_cores(),
     )
 
 

@@ -87,7 +87,13 @@ _PASSED_ON = "session."
 """Parameters that begin so are ONNX Runtime session configuration entries."""
 _SPINNING_BYTES = 256 << 10
 """The threads of a smaller model do not spin: there is little to share among them, and the threads of a new session
-spin for 35 ms of CPU before anything is asked of them, half a minute for a thousand models."""
+spin before anything is asked of them."""
+_SPIN_US = "1000"
+"""How long a thread spins at most before it sleeps, in microseconds, where ONNX Runtime knows this entry.
+
+By default it is a number of pauses, which takes 3 to 500 ms by the kind of the processor: each thread of a session
+that opens spends up to six times the CPU of the load itself, and requests of other models wait for that core. Between
+the parts of a run threads wait for less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,7 @@ def _set_threads(options: Any, threads: ThreadPlan) -> None:
     # Threads that spin between the parts of one run keep up with a bare session; between runs they must sleep, or an
     # idle server would burn every core.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
 
 
 def _graph_level(config: ModelConfig) -> Any:

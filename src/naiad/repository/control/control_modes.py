@@ -217,18 +217,19 @@ def _load_each(controller: ModelController[V], on_demand: OnDemandModels[V] | No
     if not names:
         return True
 
-    def load(name: str) -> bool:
+    def load_or_know(name: str) -> bool:
         try:
             keys = [] if on_demand is None else controller.catalog.named(name)
             loads_later = [on_demand is not None and on_demand.register(key) for key in keys]
-            load_now = functools.partial(controller.load, name, {}, is_by_client=False)
             if on_demand is None:
-                load_now()
+                controller.load(name, {}, is_by_client=False)
             elif not loads_later or not all(loads_later):
-                on_demand.load_by_command(name, load_now)
+                stays_cold = on_demand.stays_cold
+                load = functools.partial(controller.load, name, {}, is_by_client=False, stays_cold=stays_cold)
+                on_demand.load_by_command(name, load)
         except InferError:
             return False  # the reason is in the log
         return True
 
     with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-        return all(list(pool.map(load, names)))
+        return all(list(pool.map(load_or_know, names)))

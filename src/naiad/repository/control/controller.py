@@ -61,10 +61,19 @@ class ModelController(Generic[V]):
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
-    def load(self, name: str, parameters: Mapping[str, object], *, is_by_client: bool, is_owner: bool = True) -> None:
+    def load(
+        self,
+        name: str,
+        parameters: Mapping[str, object],
+        *,
+        is_by_client: bool,
+        is_owner: bool = True,
+        stays_cold: Callable[[ModelPlan], bool] = lambda plan: False,
+    ) -> None:
         """Load a model, or load it again if its files or its configuration have changed.
 
-        Without `is_owner` a configuration may change only what `config.override` lists.
+        Without `is_owner` a configuration may change only what `config.override` lists. A planned model for which
+        `stays_cold` returns true is not loaded.
 
         The served versions stay until the new ones are in place, and permanently if these fail. Members of an
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
@@ -80,18 +89,26 @@ class ModelController(Generic[V]):
         failure: InferError | None = None
         for key in keys:
             try:
-                self._load_key(key, override, parameters, is_by_client=is_by_client)
+                self._load_key(key, override, parameters, is_by_client=is_by_client, stays_cold=stays_cold)
             except InferError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
     def _load_key(
-        self, key: str, override: Override | None, parameters: Mapping[str, object], *, is_by_client: bool
+        self,
+        key: str,
+        override: Override | None,
+        parameters: Mapping[str, object],
+        *,
+        is_by_client: bool,
+        stays_cold: Callable[[ModelPlan], bool],
     ) -> None:
         order = LoadOrder(key, override, is_forced=bool(parameters.get(FORCE)), is_by_client=is_by_client)
         try:
             self._planning.prepare(order)
+            if stays_cold(order.plans[key]):
+                return
             with self._locks.hold_planned(lambda: self._planning.names_of(order)):
                 if self._is_stopping:
                     raise unavailable("Server not ready")

@@ -256,7 +256,11 @@ class PollTrigger(Generic[V]):
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True
             load = functools.partial(self._controller.load, name, {}, is_by_client=False)
-            load() if self._on_demand is None else self._on_demand.load_by_command(name, load)
+            if self._on_demand is None:
+                load()
+            else:
+                stays_cold = self._on_demand.stays_cold
+                self._on_demand.load_by_command(name, functools.partial(load, stays_cold=stays_cold))
             self._contents[name] = contents
         except InferError as error:
             # A version that failed to load is in the log and the index already.

@@ -556,6 +556,7 @@ def test_parameters_reach_the_session(tmp_path):
             enable_mem_pattern="false",
             session__use_device_allocator_for_initializers="1",
             session__intra_op__allow_spinning="0",
+            session__intra_op__spin_duration_us="200",
         ),
     )
     options = options_of(model)
@@ -565,6 +566,7 @@ def test_parameters_reach_the_session(tmp_path):
     assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "200"
 
 
 def test_defaults_of_the_session(tmp_path):
@@ -573,6 +575,7 @@ def test_defaults_of_the_session(tmp_path):
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
     assert options.enable_cpu_mem_arena
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "1000"
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 
 

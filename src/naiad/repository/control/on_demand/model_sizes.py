@@ -65,8 +65,13 @@ class ModelSizes:
 
     def note_others(self, grown_bytes: int) -> None:
         """Note what a load has added to the process that brought no model on demand: it is none of their growth."""
-        if self._base_bytes >= 0:
+        if self.has_begun:
             self._base_bytes += grown_bytes
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a model on demand was loaded: before, what others add is none of their growth."""
+        return self._base_bytes >= 0
 
     def is_measured(self, key: str) -> bool:
         """Return whether a load of these files of a model was measured; others count as it did."""

@@ -4,8 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic
 
@@ -14,9 +13,11 @@ from naiad.core.errors import InferError, cause_of, internal, unavailable
 from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.load_order import config_of_files
-from naiad.repository.control.on_demand.known_models import KnownModels, directory_bytes
-from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
-from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules
+from naiad.repository.control.on_demand.known_models import directory_bytes
+from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
+from naiad.repository.control.on_demand.measured_models import MeasuredModels, OnDemandTable
+from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.model_sizes import ModelSizes
 from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.reloads import Reloads
 from naiad.repository.control.on_demand.residency import (
@@ -25,8 +26,6 @@ from naiad.repository.control.on_demand.residency import (
     ResidencePhase,
     Residency,
     Room,
-    Use,
-    Uses,
     too_large,
 )
 from naiad.repository.lifecycle import V
@@ -62,15 +61,16 @@ class OnDemandModels(Generic[V]):
         self._controller = controller
         self._catalog = controller.catalog
         self._settings = settings
-        self._use_of = use_of
         self._clock = clock
         self._residency = Residency(settings.budget_bytes)
         self._sizes = ModelSizes(meter or MemoryMeter())
-        self._changed = threading.Condition()
-        """Guards the residency; notified when there may be room. The loop takes it: what takes time is outside."""
-        self._known = KnownModels()
-        self._slots = threading.Semaphore(settings.load_count)
-        self._pool = ThreadPoolExecutor(_MOST_LOADERS, thread_name_prefix="on-demand")
+        table = OnDemandTable(self._residency, self._sizes)
+        self._known, self._changed = table.known, table.changed
+        self._measured = MeasuredModels(
+            controller, settings, table, use_of, clock, withdraw=self.withdraw, on_known=self._start_sweeper
+        )
+        self._turns = LoadTurns(settings.load_count, settings.core_count)
+        self._threads = LoadThreads(self._load, _MOST_LOADERS)
         self._loading: set[str] = set()
         """The loads that have a thread."""
         self._urgent: set[str] = set()
@@ -78,9 +78,6 @@ class OnDemandModels(Generic[V]):
         self._leaving: deque[Sequence[str]] = deque()
         """Groups to evict whose threads are to be started, without the lock."""
         self._reloads = Reloads()
-        self._swept_s = 0.0
-        self._workers: dict[str, Sequence[int]] = {}
-        """The worker processes of the loaded models, as the last look at their use has found them."""
         self._stop = threading.Event()
         self._sweeper: threading.Thread | None = None
         self.load_count = 0
@@ -102,11 +99,22 @@ class OnDemandModels(Generic[V]):
         plan.entry.release()
         return True
 
+    def stays_cold(self, plan: ModelPlan) -> bool:
+        """Return whether a planned model is on demand and not served; then it is known. The caller releases the plan.
+
+        For loads that no client has asked for.
+        """
+        policy = read_load_policy(plan.config, self._settings.default)
+        if not policy.is_on_demand or self._catalog.is_served(plan.entry.key):
+            return False
+        self._add(plan, policy)
+        return True
+
     def register(self, key: str) -> bool:
         """Return whether a model is on demand and not served; then it is known from now on, and not loaded.
 
-        In a server that loads models at start, one that names the policy itself is loaded as well: its files would be
-        opened twice. Raises InferError if its configuration cannot be used, which the index shows.
+        Where models are loaded at start, the load itself asks `stays_cold`: files that are far away are opened once.
+        Raises InferError if its configuration cannot be used, which the index shows.
         """
         if not self._settings.default.is_on_demand:
             return False
@@ -208,14 +216,12 @@ class OnDemandModels(Generic[V]):
 
     def _begin_load(self, key: str) -> None:
         """Begin a load; the lock is held."""
-        if self._residency.models[key].is_urgent:
-            if key in self._urgent:
-                return
+        is_urgent = self._residency.models[key].is_urgent
+        if key in self._urgent or self._stop.is_set():
+            return
+        if is_urgent:
             self._urgent.add(key)
-            # All threads of the pool may wait for the end of its caller.
-            threading.Thread(target=self._load, args=(key,), name=f"on-demand-{name_of(key)}", daemon=True).start()
-        elif not self._stop.is_set():
-            self._pool.submit(self._load, key)
+        self._threads.begin(key, is_urgent=is_urgent)
 
     def _load(self, key: str) -> None:
         with self._changed:
@@ -284,7 +290,7 @@ class OnDemandModels(Generic[V]):
     def _look_for_room(self, key: str, now_s: float) -> Room:
         """Return whether there is room; begin the evictions for it; the lock is held."""
         was_stuck = self._residency.is_stuck
-        room = self._residency.room(key, self._uses, now_s)
+        room = self._residency.room(key, self._measured.uses, now_s)
         for group in room.victims:
             self._begin_eviction(group)
         if room.is_admitted or self._residency.is_stuck != was_stuck:
@@ -306,15 +312,10 @@ class OnDemandModels(Generic[V]):
         with self._changed:
             model = self._residency.models.get(key)
             is_urgent = model is not None and model.is_urgent
-        if not is_urgent:
-            self._slots.acquire()
-        try:
+        with self._turns.turn(is_urgent=is_urgent):
             with self._changed:
                 self._check_wanted(key)
-            self._measured(lambda: [key], partial(self._load_wanted, key), protected=key)
-        finally:
-            if not is_urgent:
-                self._slots.release()
+            self._measured.load_measured(lambda: [key], partial(self._load_wanted, key), protected=key)
         self.load_count += 1
         with self._changed:
             model = self._residency.models.get(key)
@@ -350,83 +351,7 @@ class OnDemandModels(Generic[V]):
 
     def load_by_command(self, name: str, load: Callable[[], None]) -> None:
         """Load or update the models of a name now, because of a command or of changed files. Raises InferError."""
-        if self._residency.models or self._settings.default.is_on_demand:
-            self._measured(lambda: self._catalog.known_as(name), load)
-            return
-        load()
-        keys = self._catalog.known_as(name)
-        self._note_loads(keys, (), LoadMeasure(self._sizes.meter.own_bytes()), 0)
-
-    def _measured(self, keys: Callable[[], Sequence[str]], load: Callable[[], None], protected: str = "") -> None:
-        """Load models and note their sizes, and the sizes of members that have come with them. Raises InferError."""
-        with self._changed:
-            served = {each for key in keys() for each in self._residency.family(key) if self._catalog.is_served(each)}
-            meter, is_known = self._sizes.meter, self._is_measured(protected)
-        imported_count = imported_modules()
-        if is_known:
-            # Loads that are measured take turns; this one need not wait for its turn.
-            measure = LoadMeasure(meter.own_bytes())
-            with meter.disturb():
-                load()
-        else:
-            with meter.measure() as measure:
-                load()
-        self._note_loads(keys(), served, measure, imported_modules() - imported_count, protected)
-
-    def _is_measured(self, key: str) -> bool:
-        """Return whether the sizes of a model and of the members that it brings are known; the lock is held."""
-        family = self._residency.family(key)
-        return bool(family) and all(map(self._sizes.is_measured, family))
-
-    def _note_loads(
-        self,
-        keys: Sequence[str],
-        served: Collection[str],
-        measure: LoadMeasure,
-        imported_count: int,
-        protected: str = "",
-    ) -> None:
-        """Note what a load has brought; `served` were there before."""
-        for key in keys:
-            self._note_served(key, must_be_known=key == protected)
-        with self._changed:
-            family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
-        sizes = {each: self._workers_bytes(each) for each in family}
-        with self._changed:
-            family.intersection_update(self._residency.models)
-            new = family.difference(served)
-            estimates = {each: self._residency.file_estimate(each) for each in new}
-            if estimates:
-                self._sizes.note_loads(estimates, measure.begin_bytes, measure.grown_bytes, imported_count)
-            elif not family and measure.grown_bytes:
-                self._sizes.note_others(measure.grown_bytes)
-            for each in new.union(family.intersection(keys)):
-                own_bytes = self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each))
-                size_bytes = own_bytes + sizes[each]
-                self._residency.loaded(each, size_bytes, self._clock(), is_protected=each == protected)
-            self._changed.notify_all()
-
-    def _note_served(self, key: str, *, must_be_known: bool) -> None:
-        """Note the policy and the members of a model as they were loaded; not of one that was withdrawn meanwhile."""
-        config = self._catalog.served_config(key)
-        if config is None:
-            return
-        policy = read_load_policy(config, self._settings.default)
-        if not policy.is_on_demand:
-            self.withdraw(key)
-            return
-        record = self._controller.loaded.records.get(key)
-        versions = tuple(self._catalog.served_versions(key))
-        file_bytes = 0
-        if record is not None:
-            file_bytes = sum(directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
-        with self._changed:
-            if must_be_known and key not in self._residency.models:
-                return
-            self._residency.add(key, policy, file_bytes, () if record is None else record.members)
-            self._known.know(key, versions, config)
-        self._catalog.note_cold(key, versions)  # they are loaded: it notes that a request will load them again
-        self._start_sweeper()
+        self._measured.load_by_command(name, load)
 
     # --- evictions --------------------------------------------------------------------------------------------------
 
@@ -484,6 +409,7 @@ class OnDemandModels(Generic[V]):
             if self._sweeper is None and not self._stop.is_set():
                 self._sweeper = threading.Thread(target=self._run_sweeper, name="on-demand-sweep", daemon=True)
                 self._sweeper.start()
+                self._threads.start()
 
     def _run_sweeper(self) -> None:
         keep_running("the sweep of models on demand", self._sweep_until_stop, self._stop.wait)
@@ -499,13 +425,12 @@ class OnDemandModels(Generic[V]):
             for key in self._residency.of_phase(ResidencePhase.LOADED):
                 if not self._catalog.is_served(key) and not self._residency.models[key].is_protected:
                     self._note_gone(key)
-            uses = self._uses()
-            workers = self._workers
+            uses = self._measured.uses()
+            workers = self._measured.workers
         sizes = {key: workers_bytes(process_ids) for key, process_ids in workers.items() if process_ids}
         with self._changed:
             uses = {key: use for key, use in uses.items() if self._is_loaded(key)}
-            self._note_growth(uses, sizes)
-            self._swept_s = now_s
+            self._measured.note_growth(uses, sizes, now_s)
             for group in self._residency.idle(uses, now_s):
                 if all(self._residency.models[key].phase is ResidencePhase.LOADED for key in group):
                     self._begin_eviction(group)
@@ -516,33 +441,6 @@ class OnDemandModels(Generic[V]):
     def _is_loaded(self, key: str) -> bool:
         model = self._residency.models.get(key)
         return model is not None and model.phase is ResidencePhase.LOADED
-
-    def _note_growth(self, uses: Uses, sizes: Mapping[str, int]) -> None:
-        """Charge what models have grown by; `sizes` has the bytes of their workers. The lock is held."""
-        grown: set[str] = {key for key in uses if key in sizes}
-        if not self._residency.count(ResidencePhase.LOADING) and not self._residency.count(ResidencePhase.EVICTING):
-            active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]
-            grown.update(self._sizes.note_growth(active, self._settings.budget_bytes))
-        for key in grown:
-            self._residency.resize(key, self._sizes.own_bytes.get(key, 0) + sizes.get(key, 0))
-
-    def _workers_bytes(self, key: str) -> int:
-        versions = self._catalog.loaded_versions(key).values()
-        return sum(workers_bytes(self._use_of(version).process_ids) for version in versions)
-
-    def _uses(self) -> dict[str, Use]:
-        """Return how the loaded models are used now; the lock is held."""
-        found: dict[str, Use] = {}
-        self._workers = {}
-        for key in self._residency.of_phase(ResidencePhase.LOADED):
-            uses = [self._use_of(version) for version in self._catalog.loaded_versions(key).values()]
-            found[key] = Use(
-                max((use.last_s for use in uses), default=0.0),
-                is_busy=any(use.in_flight_count for use in uses),
-                is_bound=any(use.is_bound for use in uses),
-            )
-            self._workers[key] = [process_id for use in uses for process_id in use.process_ids]
-        return found
 
     # --- the end, and what there is to know -------------------------------------------------------------------------
 
@@ -558,7 +456,7 @@ class OnDemandModels(Generic[V]):
                 or (model.phase is ResidencePhase.EVICTING and model.is_asked)
             ]
             self._changed.notify_all()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.end()
         for key in ending:
             self.on_settled(key, unavailable(_EXITING))
 

@@ -30,6 +30,8 @@ class OnDemandSettings:
     """How long a load waits for room at most."""
     load_count: int = 4
     """Loads at the same time."""
+    core_count: int = 4
+    """Cores of the machine or control group: loads leave one of them to requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,14 +237,17 @@ class Residency:
         missing_bytes = others_bytes + need_bytes + self._ahead_bytes(name) - self.budget_bytes
         if missing_bytes <= 0 or not others_bytes:
             return self._admit(model, need_bytes)
+        missing_bytes -= self._leaving_bytes
         if model.is_urgent:
             # It does not wait: what it waits for could be the end of its own caller.
-            victims = list(self._enough(missing_bytes - self._leaving_bytes, look(), now_s, {name}, idle_only=True))
+            uses = look() if missing_bytes > 0 else {}
+            victims = list(self._enough(missing_bytes, uses, now_s, {name}, idle_only=True))
             return Room(self._admit(model, need_bytes).is_admitted, victims)
         if name != self._line[0]:
             fits = others_bytes + need_bytes <= self.budget_bytes
             return self._admit(model, need_bytes) if fits and self.is_stuck else Room()
-        victims = list(self._enough(missing_bytes - self._leaving_bytes, look(), now_s, {name}))
+        # Each look is at all loaded models, with the lock that the loop waits for: not while enough of them leave.
+        victims = list(self._enough(missing_bytes, look(), now_s, {name})) if missing_bytes > 0 else []
         self.is_stuck = not victims and not self._leaving_bytes
         return Room(victims=victims)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from naiad.repository.catalog import Catalog
 from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand import on_demand_models
+from naiad.repository.control.on_demand.load_pace import LoadTurns
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
@@ -60,6 +62,8 @@ class Loader:
                 config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
             if child.name == "pinned":
                 config.parameters["load_policy"].string_value = "pinned"
+            if child.name == "on-demand":
+                config.parameters["load_policy"].string_value = "on-demand"
         return ModelPlan(entry, config, list(entry.version_dirs))
 
     def add(self, size: int) -> None:
@@ -417,7 +421,7 @@ def test_eviction_before_the_end_of_a_load(scenes: Callable[..., Scene], monkeyp
         models._evict([key])
         assert has_returned.wait(WAIT_S)  # the thread of the next load, which this one keeps out
 
-    monkeypatch.setattr(models, "_load", load_and_note)
+    monkeypatch.setattr(models._threads, "_load", load_and_note)
     monkeypatch.setattr(models, "_load_now", load_and_evict)
     assert models.ask("a") is Ask.BEGIN
     assert scene.settled("a", 2) == [None, None]
@@ -436,7 +440,7 @@ def test_many_urgent_calls_start_one_load(scenes: Callable[..., Scene], monkeypa
         may_begin.wait(WAIT_S)
         load(key)
 
-    monkeypatch.setattr(models, "_load", load_late)
+    monkeypatch.setattr(models._threads, "_load", load_late)
     for _ in range(500):
         models.ask("a", is_urgent=True)
     may_begin.set()
@@ -456,8 +460,7 @@ def test_loop_waits_for_no_start_of_a_thread(scenes: Callable[..., Scene], monke
             under_lock.append(what)
 
     def start(thread: threading.Thread) -> None:
-        if thread.name.startswith("evict"):
-            note("start")
+        note("start")
         begin(thread)
 
     def size(process_ids: Collection[int]) -> int:
@@ -540,13 +543,10 @@ def test_unload_before_the_turn_of_a_load_stays(scenes: Callable[..., Scene]) ->
     scene.write("a")
     models = scene.open()
     assert scene.control is not None
-    slots = models._slots
-    for _ in range(models._settings.load_count):
-        slots.acquire()
-    assert models.ask("a") is Ask.BEGIN
-    scene.control.unload_model("a", {})
-    for _ in range(models._settings.load_count):
-        slots.release()
+    models._turns = LoadTurns(load_count=1, core_count=1)
+    with models._turns.turn():
+        assert models.ask("a") is Ask.BEGIN
+        scene.control.unload_model("a", {})
     scene.settled("a", 2)
     assert scene.loader.loads == []
     assert models.find("a") is None
@@ -566,3 +566,45 @@ def test_polled_model_is_known_and_not_loaded(scenes: Callable[..., Scene]) -> N
     trigger.stop(WAIT_S)
     models.abandon()
     assert controller.unload_all(WAIT_S)
+
+
+def open_polled(scene: Scene) -> "tuple[OnDemandModels[Version], Callable[[], None]]":
+    """Return the models of a server that polls, and what ends it."""
+    controller = ModelController(scene.catalog, lambda: None)
+    models = scene.make(controller)
+    trigger = PollTrigger(controller, poll_s=WAIT_S, settle_s=0.0, on_demand=models)
+    assert trigger.start()
+
+    def end() -> None:
+        trigger.stop(WAIT_S)
+        models.abandon()
+        assert controller.unload_all(WAIT_S)
+
+    return models, end
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit", "poll"])
+def test_own_policy_keeps_a_model_cold_at_start(scenes: Callable[..., Scene], mode: str) -> None:
+    scene = scenes(mode=mode)
+    scene.settings = replace(scene.settings, default=LoadPolicy())
+    scene.write("a")
+    (scene.write("b").parent / "on-demand").touch()
+    models, end = open_polled(scene) if mode == "poll" else (scene.open(), lambda: None)
+    assert scene.loader.loads == ["a"]
+    assert models.find("b") == "b"
+    assert models.find("a") is None
+    assert scene.request(models, "b") is None
+    assert scene.loader.loads == ["a", "b"]
+    end()
+
+
+def test_command_loads_a_model_that_stayed_cold(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(mode="explicit")
+    scene.settings = replace(scene.settings, default=LoadPolicy())
+    (scene.write("b").parent / "on-demand").touch()
+    models = scene.open()
+    assert scene.control is not None
+    assert scene.loader.loads == []
+    scene.control.load_model("b", {})
+    assert models.counts()["loaded"] == 1
+    assert scene.loader.loads == ["b"]

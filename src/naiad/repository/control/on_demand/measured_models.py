@@ -1,0 +1,168 @@
+"""What is measured of the models on demand: their sizes when they load, their use, and how they grow."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Generic
+
+from naiad.config.load_policy import read_load_policy
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.on_demand.known_models import KnownModels, directory_bytes
+from naiad.repository.control.on_demand.memory_meter import LoadMeasure, workers_bytes
+from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules
+from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.residency import ResidencePhase, Residency, Use, Uses
+from naiad.repository.lifecycle import V
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemandTable:
+    """All that is known of the models on demand."""
+
+    residency: Residency
+    sizes: ModelSizes
+    known: KnownModels = field(default_factory=KnownModels)
+    changed: Condition = field(default_factory=Condition)
+    """Guards them; notified when there may be room. The loop takes it: what takes time is outside."""
+
+
+class MeasuredModels(Generic[V]):
+    """Loads models and notes what they take. For threads."""
+
+    def __init__(
+        self,
+        controller: ModelController[V],
+        settings: OnDemandSettings,
+        table: OnDemandTable,
+        use_of: Callable[[V], VersionUse],
+        clock: Callable[[], float],
+        *,
+        withdraw: Callable[[str], object],
+        on_known: Callable[[], object],
+    ) -> None:
+        """`withdraw` gets a model that is not on demand after its load, `on_known` is called for each other one."""
+        self._controller = controller
+        self._catalog = controller.catalog
+        self._settings = settings
+        self._residency, self._sizes = table.residency, table.sizes
+        self._known, self._changed = table.known, table.changed
+        self._use_of = use_of
+        self._clock = clock
+        self._withdraw = withdraw
+        self._on_known = on_known
+        self._swept_s = 0.0
+        self.workers: dict[str, Sequence[int]] = {}
+        """The worker processes of the loaded models, as the last look at their use has found them."""
+
+    # --- loads ------------------------------------------------------------------------------------------------------
+
+    def load_by_command(self, name: str, load: Callable[[], None]) -> None:
+        """Load or update the models of a name now, because of a command or of changed files. Raises InferError."""
+        if self._sizes.has_begun or self._settings.default.is_on_demand:
+            self.load_measured(lambda: self._catalog.known_as(name), load)
+            return
+        with self._sizes.meter.disturb():
+            load()
+        keys = self._catalog.known_as(name)
+        self._note_loads(keys, (), LoadMeasure(self._sizes.meter.own_bytes()), 0)
+
+    def load_measured(self, keys: Callable[[], Sequence[str]], load: Callable[[], None], protected: str = "") -> None:
+        """Load models and note their sizes, and the sizes of members that have come with them. Raises InferError."""
+        with self._changed:
+            served = {each for key in keys() for each in self._residency.family(key) if self._catalog.is_served(each)}
+            meter, is_known = self._sizes.meter, self._is_measured(protected)
+        imported_count = imported_modules()
+        if is_known:
+            # Loads that are measured take turns; this one need not wait for its turn.
+            measure = LoadMeasure(meter.own_bytes())
+            with meter.disturb():
+                load()
+        else:
+            with meter.measure() as measure:
+                load()
+        self._note_loads(keys(), served, measure, imported_modules() - imported_count, protected)
+
+    def _is_measured(self, key: str) -> bool:
+        """Return whether the sizes of a model and of the members that it brings are known; the lock is held."""
+        family = self._residency.family(key)
+        return bool(family) and all(map(self._sizes.is_measured, family))
+
+    def _note_loads(
+        self,
+        keys: Sequence[str],
+        served: Collection[str],
+        measure: LoadMeasure,
+        imported_count: int,
+        protected: str = "",
+    ) -> None:
+        """Note what a load has brought; `served` were there before."""
+        for key in keys:
+            self._note_served(key, must_be_known=key == protected)
+        with self._changed:
+            family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
+        sizes = {each: self._workers_bytes(each) for each in family}
+        with self._changed:
+            family.intersection_update(self._residency.models)
+            new = family.difference(served)
+            estimates = {each: self._residency.file_estimate(each) for each in new}
+            if estimates:
+                self._sizes.note_loads(estimates, measure.begin_bytes, measure.grown_bytes, imported_count)
+            elif not family and measure.grown_bytes:
+                self._sizes.note_others(measure.grown_bytes)
+            for each in new.union(family.intersection(keys)):
+                own_bytes = self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each))
+                size_bytes = own_bytes + sizes[each]
+                self._residency.loaded(each, size_bytes, self._clock(), is_protected=each == protected)
+            self._changed.notify_all()
+
+    def _note_served(self, key: str, *, must_be_known: bool) -> None:
+        """Note the policy and the members of a model as they were loaded; not of one that was withdrawn meanwhile."""
+        config = self._catalog.served_config(key)
+        if config is None:
+            return
+        policy = read_load_policy(config, self._settings.default)
+        if not policy.is_on_demand:
+            self._withdraw(key)
+            return
+        record = self._controller.loaded.records.get(key)
+        versions = tuple(self._catalog.served_versions(key))
+        file_bytes = 0
+        if record is not None:
+            file_bytes = sum(directory_bytes(record.plan.entry.version_dirs[number]) for number in versions)
+        with self._changed:
+            if must_be_known and key not in self._residency.models:
+                return
+            self._residency.add(key, policy, file_bytes, () if record is None else record.members)
+            self._known.know(key, versions, config)
+        self._catalog.note_cold(key, versions)  # they are loaded: it notes that a request will load them again
+        self._on_known()
+
+    # --- use and growth ---------------------------------------------------------------------------------------------
+
+    def note_growth(self, uses: Uses, sizes: Mapping[str, int], now_s: float) -> None:
+        """Charge what models have grown by; `sizes` has the bytes of their workers. The lock is held."""
+        grown: set[str] = {key for key in uses if key in sizes}
+        if not self._residency.count(ResidencePhase.LOADING) and not self._residency.count(ResidencePhase.EVICTING):
+            active = [key for key, use in uses.items() if use.last_s >= self._swept_s or use.is_busy]
+            grown.update(self._sizes.note_growth(active, self._settings.budget_bytes))
+        for key in grown:
+            self._residency.resize(key, self._sizes.own_bytes.get(key, 0) + sizes.get(key, 0))
+        self._swept_s = now_s
+
+    def _workers_bytes(self, key: str) -> int:
+        versions = self._catalog.loaded_versions(key).values()
+        return sum(workers_bytes(self._use_of(version).process_ids) for version in versions)
+
+    def uses(self) -> dict[str, Use]:
+        """Return how the loaded models are used now; the lock is held."""
+        found: dict[str, Use] = {}
+        self.workers = {}
+        for key in self._residency.of_phase(ResidencePhase.LOADED):
+            uses = [self._use_of(version) for version in self._catalog.loaded_versions(key).values()]
+            found[key] = Use(
+                max((use.last_s for use in uses), default=0.0),
+                is_busy=any(use.in_flight_count for use in uses),
+                is_bound=any(use.is_bound for use in uses),
+            )
+            self.workers[key] = [process_id for use in uses for process_id in use.process_ids]
+        return found
