@@ -167,7 +167,7 @@ def test_hanging_requests_of_an_open_loop_are_errors(tmp_path: Path, capsys: pyt
     with scripted_server(script) as server:
         status, row, text = perf(server, tmp_path, capsys, "--request-rate-range", "40", "-s", "0.001")
     assert status == 1
-    # However late the server answers the others on a busy machine, and however long the warm-up took.
+    # However late the server answers on a busy machine, and however long the warm-up took.
     (silent,) = row["errors"]
     assert (silent["kind"], silent["count"]) == ("unanswered", sum(number % 2 for number in seen))
     assert silent["count"] / silent["among"] == pytest.approx(0.5, abs=0.05)

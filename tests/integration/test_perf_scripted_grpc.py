@@ -140,7 +140,7 @@ def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
     with scripted_grpc_server(script) as server:
         status, row, text = perf(server.url, "--request-rate-range", "40", "-s", "0.001")
     assert status == 1
-    # However late the server answers the others on a busy machine, and however long the warm-up took.
+    # However late the server answers on a busy machine, and however long the warm-up took.
     (silent,) = row["errors"]
     assert (silent["kind"], silent["count"]) == ("unanswered", sum(number % 2 for number in seen))
     assert silent["count"] / silent["among"] == pytest.approx(0.5, abs=0.05)

@@ -36,7 +36,7 @@ def stored(s3: S3Server) -> dict[str, Any]:
     return document
 
 
-def test_decisions_reach_the_bucket_when_it_can_be_written(
+def test_decisions_reach_the_bucket_later(
     s3: S3Server, start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     server = start_server(

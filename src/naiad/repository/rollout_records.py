@@ -204,7 +204,7 @@ class RolloutRecords:
             return kept
 
     def _expect(self, home: _Home) -> None:
-        """Let the next look show a change if the record is not there: someone may remove it before that."""
+        """Let the next look show a change if the record is not there: an operator may remove it before that."""
         notes = home.place_now()
         self._seen[notes.place] = {**self._seen.get(notes.place, {}), notes.file_name(home.model): _WRITTEN}
 

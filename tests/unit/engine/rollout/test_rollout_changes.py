@@ -270,7 +270,7 @@ def test_removed_record_is_stored_again(tmp_path: Path) -> None:
         replica = Replica(tmp_path)
         await replica.look()
         await replica.change({"to": 1})
-        (tmp_path / NAME).unlink()  # before anybody has looked
+        (tmp_path / NAME).unlink()  # before any look
         await replica.look()
         assert stored(tmp_path).rollout == Rollout(1)
 
