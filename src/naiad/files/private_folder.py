@@ -21,7 +21,7 @@ def make_private_folder(path: Path) -> None:
     # A link of the operator may lead to another disk; one of another user may lead anywhere.
     for status in (os.lstat(path), os.stat(path)):
         if status.st_uid not in (_ROOT, os.geteuid()):
-            reason = f"it belongs to user {status.st_uid}, who may have put anything there"
+            reason = f"it belongs to user {status.st_uid}: its contents cannot be trusted"
             raise PermissionError(errno.EPERM, reason, str(path))
     if status.st_mode & stat.S_IWOTH:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)

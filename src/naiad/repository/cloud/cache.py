@@ -191,7 +191,7 @@ class ModelCache:
         `state` names the model with its contents. Only what is not here, or is damaged, is fetched. Raises InferError
         when there is no room, and any error of a fetch.
         """
-        self._make()  # someone may have emptied it
+        self._make()  # it may have been emptied
         try:
             held = HeldDirectory(self.root / "models" / state)
             try:

@@ -45,7 +45,7 @@ class LastListing:
         """Write alone; what cannot be written is not remembered, and that is all."""
         with self._lock:
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # someone may have emptied the cache
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # the cache may have been emptied
                 with alone(self._path.with_suffix(".lock")):
                     yield
             except OSError as error:

@@ -39,7 +39,7 @@ class LastNotes:
 
     def _replaced(self, model: str, text: str | None) -> dict[str, str]:
         """Write what is remembered now, and return it. Raises OSError, TypeError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # someone may have emptied the cache
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # the cache may have been emptied
         with alone(self._path.with_suffix(".lock")):
             known = self._read() or {}
             known.pop(model, None)

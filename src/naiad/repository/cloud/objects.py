@@ -394,7 +394,7 @@ class ObjectStore:
         self._attempt(action, lambda: _library().rename(self._connected(), key, target), WRITE_FIXES)
 
     def brief(self) -> "ObjectStore":
-        """Return the same objects, for small ones that someone waits for."""
+        """Return the same objects, for small ones that a caller waits for."""
         return ObjectStore(
             self.url, self._credential, self._environ, first_pause_s=self._first_pause_s, limit_s=_SMALL_S
         )
