@@ -130,7 +130,10 @@ def test_stuck_slots_are_named(numbers: tuple[int, ...], perf: Perf) -> None:
 
 
 def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
+    seen: list[int] = []
+
     async def script(number: int) -> GrpcAnswer:
+        seen.append(number)
         if number % 2:
             await hang()
         return right()
@@ -138,7 +141,11 @@ def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
     with scripted_grpc_server(script) as server:
         status, row, text = perf(server.url, "--request-rate-range", "40", "-s", "0.001")
     assert status == 1
-    assert errors_of(row)["unanswered"] == pytest.approx(row["request_count"], abs=20)
+    # However late the server answers on a busy machine, and however long the warm-up took.
+    (silent,) = row["errors"]
+    assert (silent["kind"], silent["count"]) == ("unanswered", sum(number % 2 for number in seen))
+    assert silent["count"] / silent["among"] == pytest.approx(0.5, abs=0.05)
+    assert f"errors ({100 * silent['count'] / silent['among']:.3g} %)" in text
     assert "NOT STABLE" in text
     assert row["latency"]["percentiles"]["90"]["value"] > PATIENCE_S * 1e6
 

@@ -125,8 +125,11 @@ def format_rollout(found: Mapping[str, Any]) -> str:
 
 
 def _unstored(found: Mapping[str, Any]) -> list[str]:
-    reason = found.get("unstored", "")
-    return [f"NOT STORED, a restart would return to the state before: {reason}"] if reason else []
+    if reason := found.get("unstored", ""):
+        return [f"NOT STORED, a restart would return to the state before: {reason}"]
+    if reason := found.get("unshared", ""):
+        return [f"STORED BY THIS SERVER ALONE, other servers do not follow: {reason}"]
+    return []
 
 
 def _refused(found: Mapping[str, Any]) -> list[str]:

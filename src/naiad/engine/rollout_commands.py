@@ -80,7 +80,9 @@ class RolloutCommands:
         counts = self.counts().get(key) or RolloutCounts(state.era)
         age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
         changes = self.changes
-        return RolloutStatus(name_of(key), state, counts, age_s, changes.where(key), changes.unstored(key))
+        return RolloutStatus(
+            name_of(key), state, counts, age_s, changes.where(key), changes.unstored(key), changes.unshared(key)
+        )
 
     def counts(self) -> Mapping[str, RolloutCounts]:
         """Return the counts of every rollout, by the keys of the models."""

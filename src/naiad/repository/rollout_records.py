@@ -1,10 +1,12 @@
 """Where the states of rollouts are kept: beside the models, in a directory of the operator, or in the cache.
 
 A record that cannot be written beside its repository is kept in the cache directory, where a restart of this server
-finds it and other servers do not. What can be stored nowhere counts until this process ends, also for a model that is
-unloaded and loaded again. See `config.rollout.rollout_record` for what a record is.
+finds it and other servers do not, until it can be: see `unshared`. What can be stored nowhere counts until this
+process ends, also for a model that is unloaded and loaded again. `config.rollout.rollout_record` says what a record
+is.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -14,7 +16,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.rollout.rollout_record import RecordError, decode_record, encode_record, merge
+from naiad.config.rollout.rollout_record import NewerRecordError, RecordError, decode_record, encode_record, merge
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError, internal
 from naiad.core.model import ModelKey
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 FLAG = "--rollout-state"
 _MAX_HOMES = 20_000
+_WRITTEN = "written"
+"""What a look has shown of a record that was written since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,13 @@ class _Home:
     """Where the record of one model is."""
 
     notes: Notes
-    fallback: Notes | None
+    fallback: DirectoryNotes | None
     model: str
     known: RolloutState | None = None
     """As it was read or written last."""
     problem: str = ""
-    is_in_fallback: bool = False
+    unshared: str = ""
+    """Why the last state is in the fallback alone; empty if it is not."""
     unstored: RolloutState | None = None
     """What could be stored nowhere."""
     failure: str = ""
@@ -54,6 +59,10 @@ class _Home:
 
     def places(self) -> list[Notes]:
         return [self.notes] if self.fallback is None else [self.notes, self.fallback]
+
+    def place_now(self) -> Notes:
+        """Return where the last state is."""
+        return self.fallback if self.unshared and self.fallback is not None else self.notes
 
 
 class RolloutRecords:
@@ -119,13 +128,14 @@ class RolloutRecords:
         return FoundRecord() if home is None else self._read(key, home)
 
     def _read(self, key: str, home: _Home) -> FoundRecord:
-        state: RolloutState | None = None
+        states: list[RolloutState | None] = []
         problem = ""
         for notes in home.places():
             where = notes.where(home.model)
+            states.append(None)
             try:
                 content = notes.read(home.model)
-                state = merge(state, None if content is None else decode_record(content))
+                states[-1] = None if content is None else decode_record(content)
             except RecordError as error:
                 problem = f"the record {where} cannot be used: {error}"
             except (OSError, InferError) as error:
@@ -136,6 +146,11 @@ class RolloutRecords:
                 key,
                 problem,
             )
+        state = functools.reduce(merge, states)
+        if state == states[0]:
+            home.unshared = ""
+        elif not home.unshared:
+            home.unshared = f"it is not in {home.notes.where(home.model)} yet"
         home.known, home.problem = state, problem
         return FoundRecord(merge(state, home.unstored), problem)
 
@@ -153,38 +168,58 @@ class RolloutRecords:
         home = self._homes.get(key)
         if home is None:
             return ""
-        notes = home.fallback if home.is_in_fallback and home.fallback is not None else home.notes
-        return notes.where(home.model)
+        return home.place_now().where(home.model)
 
     def failure(self, key: str) -> str:
         """Return why the last state of a model could be stored nowhere; empty if it is stored."""
         home = self._homes.get(key)
         return "" if home is None else home.failure
 
-    def keep(self, key: str, state: RolloutState) -> RolloutState:
+    def unshared(self, key: str) -> str:
+        """Return why other servers do not see the state of a model, which is stored here; empty if they do.
+
+        The state is to be kept again from time to time: a store that cannot be reached returns.
+        """
+        home = self._homes.get(key)
+        return "" if home is None else home.unshared
+
+    def keep(self, key: str, state: RolloutState, *, is_decision: bool = False) -> RolloutState:
         """Store a state, and return what the record says then: it may have a later one of another server.
 
-        Raises InferError if it can be stored nowhere.
+        `is_decision`: it has just been made, and replaces what a later version of naiad has stored, too. Raises
+        InferError if it can be stored nowhere.
         """
         home = self._homes.get(key)
         if home is None:
             return state
         with self._writing:
             try:
-                kept = self._keep_somewhere(key, home, state)
+                kept = self._keep_somewhere(key, home, state, is_decision=is_decision)
             except InferError as error:
                 home.unstored, home.failure = merge(home.unstored, state), error.message
                 raise
             home.known, home.problem = kept, ""
+            self._expect(home)
             home.unstored, home.failure = None, ""
             return kept
 
-    def _keep_somewhere(self, key: str, home: _Home, state: RolloutState) -> RolloutState:
+    def _expect(self, home: _Home) -> None:
+        """Let the next look show a change if the record is not there: an operator may remove it before that."""
+        notes = home.place_now()
+        self._seen[notes.place] = {**self._seen.get(notes.place, {}), notes.file_name(home.model): _WRITTEN}
+
+    def _keep_somewhere(self, key: str, home: _Home, state: RolloutState, *, is_decision: bool) -> RolloutState:
         try:
-            kept = _write(home.notes, home.model, state)
+            everything = merge(state, _cached(home)) or state
+            kept = _write(home.notes, home.model, everything, is_decision=is_decision)
         except (OSError, InferError) as error:
             return self._keep_in_cache(key, home, state, error)
-        home.is_in_fallback = False
+        if home.unshared:
+            home.unshared = ""
+            _log.info("the rollout of model '%s' is in %s now", key, home.notes.where(home.model))
+        if home.fallback is not None:
+            # Otherwise it would be found when the record has been removed on purpose.
+            home.fallback.remove(home.model)
         return kept
 
     def _keep_in_cache(self, key: str, home: _Home, state: RolloutState, error: Exception) -> RolloutState:
@@ -194,12 +229,13 @@ class RolloutRecords:
             raise internal(f"{text}; {hint}") from error
         where = home.fallback.where(home.model)
         try:
-            kept = _write(home.fallback, home.model, state)
+            kept = _write(home.fallback, home.model, state, is_decision=True)
         except OSError as failure:
             raise internal(f"{text}, nor in {where}: {_reason(failure)}; {hint}") from error
-        if not home.is_in_fallback:
-            home.is_in_fallback = True
-            _log.warning("%s; it is in %s, where other servers do not see it: %s", text, where, hint)
+        message = f"{text}; it is in {where}, where other servers do not see it: {hint}"
+        # Once: the next attempt fails for the same reason, in other words perhaps.
+        _log.log(logging.DEBUG if home.unshared else logging.WARNING, "%s", message)
+        home.unshared = message
         return kept
 
     # --- all models -------------------------------------------------------------------------------------------------
@@ -235,8 +271,24 @@ class RolloutRecords:
             return None
 
 
-def _write(notes: Notes, model: str, state: RolloutState) -> RolloutState:
-    """Merge a state into a record; return the result. Raises OSError, InferError."""
+def _cached(home: _Home) -> RolloutState | None:
+    """Return what an earlier write has left in the cache; None without anything that can be used."""
+    if home.fallback is None:
+        return None
+    try:
+        content = home.fallback.read(home.model)
+        return None if content is None else decode_record(content)
+    except (OSError, RecordError) as error:
+        _log.debug("%s: %s", home.fallback.where(home.model), error)
+        return None
+
+
+def _write(notes: Notes, model: str, state: RolloutState, *, is_decision: bool) -> RolloutState:
+    """Merge a state into a record; return the result. Raises OSError, InferError.
+
+    One that cannot be used is put aside, but not that of a later version unless there is a new decision: otherwise
+    servers of two versions would replace the records of each other all the time.
+    """
     kept: list[RolloutState] = []
 
     def change(content: bytes | None) -> bytes | None:
@@ -244,6 +296,8 @@ def _write(notes: Notes, model: str, state: RolloutState) -> RolloutState:
         try:
             stored = None if content is None else decode_record(content)
         except RecordError as error:
+            if isinstance(error, NewerRecordError) and not is_decision:
+                raise internal(f"a later version of naiad has written it ({error}); update this server") from error
             aside = notes.set_aside(model)
             _log.warning("%s is replaced, and now named %s: %s", notes.where(model), aside, error)
         joined = merge(state, stored) or state

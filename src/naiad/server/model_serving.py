@@ -18,6 +18,7 @@ from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.model_calls import ModelCalls
 from naiad.engine.processes import Processes
 from naiad.engine.serving.served import Served
+from naiad.files.private_folder import make_private_folder
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.bare_models import BareModelOptions
@@ -164,7 +165,14 @@ class ModelServing:
 def open_records(options: RepositoryOptions) -> RolloutRecords:
     """Return the records of rollouts, where the operator wants them."""
     place = options.rollout_state
-    return RolloutRecords(None if place == REPOSITORY else Path(place).absolute(), rollout_cache(os.environ))
+    cache: Path | None = rollout_cache(os.environ)
+    try:
+        if cache is not None and cache.exists():
+            make_private_folder(cache)
+    except OSError as error:
+        _log.warning("rollouts are not kept in the cache: %s: %s", cache, error.strerror)
+        cache = None
+    return RolloutRecords(None if place == REPOSITORY else Path(place).absolute(), cache)
 
 
 def open_stores(options: RepositoryOptions, bare: BareModelOptions) -> list[Store]:

@@ -19,6 +19,8 @@ FOLLOW_S = 0.5
 """Interval of the checks; records are looked at as often as their place allows."""
 _RETRY_S = 15.0
 """Pause after a state that could not be applied or stored."""
+_LONGEST_RETRY_S = 600.0
+"""The pauses grow while a state stays in the cache of this server: its repository may be read-only."""
 
 
 class RolloutFollower:
@@ -31,6 +33,8 @@ class RolloutFollower:
         """What all processes have got."""
         self._busy: set[str] = set()
         self._pause_until_s: dict[str, float] = {}
+        self._shares: dict[str, tuple[float, float]] = {}
+        """Of a state that other servers do not see yet: when it is stored again, and the pause after that."""
 
     async def run(self) -> None:
         """Check periodically, until cancelled."""
@@ -48,6 +52,7 @@ class RolloutFollower:
         decided = self._engine.rollouts.decided()
         for key in self._spread.keys() - decided.keys():
             del self._spread[key]
+            self._shares.pop(key, None)
         for key, state in decided.items():
             if key in self._busy or time.monotonic() < self._pause_until_s.get(key, 0.0):
                 continue
@@ -58,6 +63,8 @@ class RolloutFollower:
                 await self._keep(key, state)
             elif self._spread.get(key) != state:
                 self._give(key, state)
+            elif self._is_to_share(key):
+                await self._keep(key, state)
 
     def _follow(self, key: str, found: FoundRecord) -> None:
         if found.state is None or key in self._busy or not self._engine.models.is_loaded(key):
@@ -76,6 +83,20 @@ class RolloutFollower:
         if error is not None:
             _log.warning("the rollout of model '%s' could not be followed: %s", key, error.message)
             self._pause_until_s[key] = time.monotonic() + _RETRY_S
+
+    def _is_to_share(self, key: str) -> bool:
+        """Return whether it is time to store again what is in the cache of this server alone."""
+        if not self._records.unshared(key):
+            self._shares.pop(key, None)
+            return False
+        now_s = time.monotonic()
+        due_s, pause_s = self._shares.get(key, (now_s + _RETRY_S, _RETRY_S))
+        is_due = now_s >= due_s
+        if is_due:
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+            due_s = now_s + pause_s
+        self._shares[key] = (due_s, pause_s)
+        return is_due
 
     async def _keep(self, key: str, state: RolloutState) -> None:
         try:

@@ -103,6 +103,11 @@ def test_text_says_what_a_restart_would_forget() -> None:
         assert "NOT STORED, a restart would return to the state before: No space left on device" in text
 
 
+def test_text_says_what_other_servers_do_not_follow() -> None:
+    text = rollout.format_rollout({**FOUND, "unshared": "access is denied"})
+    assert "STORED BY THIS SERVER ALONE, other servers do not follow: access is denied" in text
+
+
 def test_text_of_a_switch_names_the_way_back() -> None:
     found = {**FOUND, "rollout": {"stable": 2, "shadow": 0.0}, "previous": 1}
     del found["canary"], found["shadow"]

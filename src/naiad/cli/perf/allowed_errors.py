@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from naiad.cli.perf.planning import FlagError
-from naiad.tools.measure.result import Row
+from naiad.tools.measure.result import Row, error_share
 from naiad.tools.perf.perf_exchange import UNANSWERED, WRONG_ANSWER
 from naiad.tools.perf.report.perf_text import row_title
 
@@ -26,9 +26,9 @@ class AllowedErrors:
     share: float = math.inf
     is_default: bool = False
 
-    def are_exceeded(self, errors: int, requests: int) -> bool:
-        """Whether errors among a number of requests are too many."""
-        return errors > self.count or errors > self.share * requests
+    def are_exceeded(self, errors: int, share: float) -> bool:
+        """Whether a number of errors, or their share of the requests, is too large."""
+        return errors > self.count or share > self.share
 
 
 def allowed_errors(text: str | None, *, is_perf_analyzer: bool) -> AllowedErrors | None:
@@ -57,8 +57,8 @@ def fault_of(row: Row, allowed: AllowedErrors | None) -> str:
         return f"{row_title(row)}: no request succeeded" + (f", {errors} failed" if errors else "")
     if allowed is None:
         return ""
-    if allowed.are_exceeded(errors, errors + row.request_count):
-        share = 100 * errors / (errors + row.request_count)
-        return f"{row_title(row)}: {errors} errors ({share:.3g} %) are more than --max-errors {allowed.text}"
+    share = error_share(row.errors, row.request_count)
+    if allowed.are_exceeded(errors, share):
+        return f"{row_title(row)}: {errors} errors ({100 * share:.3g} %) are more than --max-errors {allowed.text}"
     never = [each for each in row.errors if each.kind in _NEVER_ALLOWED] if allowed.is_default else []
     return f"{row_title(row)}: {never[0].count} requests {_NEVER_ALLOWED[never[0].kind]}" if never else ""

@@ -25,6 +25,10 @@ class RecordError(ValueError):
     """A record that cannot be used; the message says why."""
 
 
+class NewerRecordError(RecordError):
+    """A record of a later version of naiad."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRollout:
     """What is found about the rollout of a model when it is loaded."""
@@ -120,8 +124,10 @@ def decode_record(content: bytes) -> RolloutState:
         raise RecordError(f"it is not JSON: {error}"[:200]) from None
     if not isinstance(tree, dict) or tree.get("format") != _FORMAT:
         raise RecordError(f"it is no record of a rollout: 'format' is not '{_FORMAT}'")
-    if tree.get("schema") != _SCHEMA:
-        raise RecordError(f"'schema' is {tree.get('schema')!r:.32}; this server knows {_SCHEMA}")
+    schema = tree.get("schema")
+    if schema != _SCHEMA:
+        kind = NewerRecordError if isinstance(schema, int) and schema > _SCHEMA else RecordError
+        raise kind(f"'schema' is {schema!r:.32}; this server knows {_SCHEMA}")
     rollout = _rollout_of(tree.get("rollout"))
     step = _optional_number(tree, "step", least=0)
     if step is not None and (rollout is None or rollout.steps is None or step >= len(rollout.steps.weights)):

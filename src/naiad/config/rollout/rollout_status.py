@@ -22,6 +22,8 @@ class RolloutStatus:
     """Path or URL of what is stored of it; empty if it ends with the server."""
     unstored: str = ""
     """Why the state could not be stored, so that the next start does not know it; empty if it is stored."""
+    unshared: str = ""
+    """Why other servers do not see the state, which is stored in this server's cache alone; empty if they do."""
 
     def as_tree(self) -> dict[str, Any]:
         """Return the document that clients get; `rollout` is None after the end of a rollout."""
@@ -32,6 +34,7 @@ class RolloutStatus:
             "refused": {str(version): reason for version, reason in state.refused.items()},
             "record": self.record,
             "unstored": self.unstored,
+            "unshared": self.unshared,
         }
         if rollout is None:
             return tree

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnDone = Callable[[InferError | None], object]
 """Called on the loop, once, with the error if it failed."""
+_CATCH_UP_S = 2.0
+"""A decision, which may be a rollback, waits so long for the record of other servers; then it is made without."""
 _ATTEMPTS = 4
 """A change that another one overtakes is made again, of the state that the other one has left."""
 
@@ -67,6 +69,10 @@ class RolloutChanges:
         """Return why the state of a model could not be stored; empty if it is stored."""
         return self._records.failure(key)
 
+    def unshared(self, key: str) -> str:
+        """Return why other servers do not see the state of a model that is stored; empty if they do."""
+        return self._records.unshared(key)
+
     def has_record(self, key: str) -> bool:
         """Return whether there is a place for the record of a model: a store has had it."""
         return self._records.has(key)
@@ -101,9 +107,22 @@ class RolloutChanges:
         self._catch_up(key, go_on)
 
     def _catch_up(self, key: str, on_done: OnDone) -> None:
-        """Apply what the record says now."""
+        """Apply what the record says now, if it can be read in time."""
+        if not self._records.has(key):
+            on_done(None)
+            return
+        is_late = False
+
+        def go_on_without() -> None:
+            nonlocal is_late
+            is_late = True
+            _log.warning("the record %s cannot be read in %g s; it is followed later", self.where(key), _CATCH_UP_S)
+            on_done(None)
 
         def read(found: FoundRecord | None, error: InferError | None) -> None:
+            if is_late:
+                return
+            timer.cancel()
             if error is not None or found is None or found.state is None:
                 on_done(error)
             elif self._commands.is_loaded(key):
@@ -111,10 +130,8 @@ class RolloutChanges:
             else:
                 self._adopt(key, found.state, on_done)
 
-        if self._records.has(key):
-            self._on_thread(f"rollout:{key}", lambda: self._records.read(key), read)
-        else:
-            on_done(None)
+        timer = self._loop.call_later(_CATCH_UP_S, go_on_without)
+        self._on_thread(f"rollout:{key}", lambda: self._records.read(key), read)
 
     def _adopt(self, key: str, stored: RolloutState, on_done: OnDone) -> None:
         """Set the stored state of a model that is not loaded, for a change of it."""
@@ -134,7 +151,7 @@ class RolloutChanges:
             if error is not None or not self._records.has(key) or not is_news(state):
                 on_done(error)
             else:
-                self._on_thread(f"rollout:{key}", lambda: self._records.keep(key, state), stored)
+                self._on_thread(f"rollout:{key}", lambda: self._records.keep(key, state, is_decision=True), stored)
 
         def stored(kept: RolloutState | None, error: InferError | None) -> None:
             if error is not None:

@@ -26,6 +26,7 @@ import orjson
 from naiad.core.errors import internal
 from naiad.files.digest import file_sha256
 from naiad.files.held import HeldDirectory, alone, removing
+from naiad.files.private_folder import make_private_folder
 
 _log = logging.getLogger(__name__)
 
@@ -161,21 +162,28 @@ class ModelCache:
     """A directory of copies. Its methods are called from several threads, and of several processes."""
 
     def __init__(self, root: Path, limit_bytes: int) -> None:
-        """`limit_bytes` bounds all contents together. Raises InferError(INTERNAL) when it cannot be written."""
+        """`limit_bytes` bounds all contents together.
+
+        Raises InferError(INTERNAL) when it cannot be written, or has directories of another user.
+        """
         self.root = root
-        try:
-            for name in ("objects", "models", "incoming", "listings"):
-                (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise internal(
-                f"the cache of cloud repositories {root} cannot be written: {error.strerror}; choose another with "
-                "--cloud-cache-directory"
-            ) from error
+        self._make()
         self._room = CacheEviction(root, limit_bytes)
         self.listings = root / "listings"
         """A file for each repository: how it looked when it could be read last."""
         self._verified: dict[Path, dict[str, _Look]] = {}
         """How the files of each model looked when their digests were last found right."""
+
+    def _make(self) -> None:
+        for name in ("objects", "models", "incoming", "listings"):
+            path = self.root / name
+            try:
+                make_private_folder(path)
+            except OSError as error:
+                raise internal(
+                    f"the cache of cloud repositories {self.root} cannot be used: {path}: {error.strerror}; choose "
+                    "another with --cloud-cache-directory"
+                ) from error
 
     def open(self, state: str, name: str, directories: Sequence[str], files: Sequence[WantedFile]) -> LocalModel:
         """Return a model's directory with all of its files, whose digests have been verified.
@@ -183,6 +191,7 @@ class ModelCache:
         `state` names the model with its contents. Only what is not here, or is damaged, is fetched. Raises InferError
         when there is no room, and any error of a fetch.
         """
+        self._make()  # it may have been emptied
         try:
             held = HeldDirectory(self.root / "models" / state)
             try:

@@ -49,7 +49,7 @@ class CloudStore(Store):
     def __init__(self, objects: ObjectStore, cache: ModelCache, *, config_name: str = "") -> None:
         self.location = objects.url.text
         self._objects = objects
-        self._notes = CloudNotes(objects, last=LastNotes(cache.listings, objects.url.key))
+        self._notes = CloudNotes(objects.brief(), last=LastNotes(cache.listings, objects.url.key))
         self._cache = cache
         self._config_name = config_name
         self._last = LastListing(cache.listings, objects.url.key)

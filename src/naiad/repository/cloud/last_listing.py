@@ -4,10 +4,11 @@ One file for each repository in the cache, replaced in one step. It names object
 cache, verified by their digests before use.
 """
 
+import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -36,12 +37,23 @@ class LastListing:
 
     def replace(self, models: Listing) -> None:
         """Remember a whole repository."""
-        with self._lock, alone(self._path.with_suffix(".lock")):
+        with self._turn():
             self._write(models)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Write alone; what cannot be written is not remembered, and that is all."""
+        with self._lock:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # the cache may have been emptied
+                with alone(self._path.with_suffix(".lock")):
+                    yield
+            except OSError as error:
+                _log.warning("how the repository looks is not remembered in %s: %s", self._path, error)
 
     def update(self, name: str, items: Sequence[StoredObject]) -> None:
         """Remember one model; without objects it is gone."""
-        with self._lock, alone(self._path.with_suffix(".lock")):
+        with self._turn():
             models = dict(self.read())
             if list(models.get(name, ())) == list(items):
                 return
@@ -72,7 +84,7 @@ class LastListing:
                 name: [(each.key, each.size_bytes, each.identity) for each in items] for name, items in models.items()
             }
             content = orjson.dumps(rows)
-            if content != self._written:
+            if content != self._written or not self._path.exists():
                 write_atomically(self._path, content)
                 self._written = content
         except (OSError, TypeError) as error:  # no room, or a key that is no text

@@ -32,13 +32,21 @@ class LastNotes:
         with self._lock:
             if self._known is not None and self._known.get(model) == text:
                 return
-            with alone(self._path.with_suffix(".lock")):
-                known = self._read() or {}
-                known.pop(model, None)
-                if text is not None:
-                    known[model] = text
-                self._write(known)
-            self._known = known
+            try:
+                self._known = self._replaced(model, text)
+            except (OSError, TypeError) as error:  # no room, or a note that is no text
+                _log.warning("the notes of the repository are not remembered in %s: %s", self._path, error)
+
+    def _replaced(self, model: str, text: str | None) -> dict[str, str]:
+        """Write what is remembered now, and return it. Raises OSError, TypeError."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # the cache may have been emptied
+        with alone(self._path.with_suffix(".lock")):
+            known = self._read() or {}
+            known.pop(model, None)
+            if text is not None:
+                known[model] = text
+            write_atomically(self._path, orjson.dumps(known))
+        return known
 
     def recall(self, model: str) -> tuple[bool, bytes | None]:
         """Return whether anything was remembered of the repository, and the note of a model, None if it had none."""
@@ -58,9 +66,3 @@ class LastNotes:
         except (OSError, ValueError, AttributeError) as error:
             _log.warning("%s cannot be used: %s", self._path, error)
             return None
-
-    def _write(self, known: dict[str, str]) -> None:
-        try:
-            write_atomically(self._path, orjson.dumps(known))
-        except (OSError, TypeError) as error:  # no room, or a note that is no text
-            _log.warning("the notes of the repository are not remembered in %s: %s", self._path, error)

@@ -6,7 +6,6 @@ library has classes for few failures and puts the rest into one; its text has wh
 
 import enum
 import functools
-import itertools
 import logging
 import os
 import random
@@ -21,8 +20,8 @@ from typing import Any, TypeVar
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
-from naiad.repository.cloud.provider import BRIEF_S, FIXES, is_installed, make_client
-from naiad.repository.cloud.s3_names import names_below
+from naiad.repository.cloud.provider import BRIEF_S, FIXES, WRITE_FIXES, is_installed, make_client
+from naiad.repository.cloud.s3_names import is_path, name_behind, names_below
 from naiad.repository.cloud.url import CloudUrl
 
 
@@ -127,6 +126,8 @@ ATTEMPTS = 5
 """How often a request is made at most."""
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
+_SMALL_S = 15.0
+"""Limit of a request for a small object, see `brief`."""
 _PART_BYTES = 16 << 20
 """A large object comes in parts of this size, several at the same time."""
 _PART_THREADS = 16
@@ -179,8 +180,12 @@ class ObjectStore:
         *,
         first_pause_s: float = _FIRST_PAUSE_S,
         part_bytes: int = _PART_BYTES,
+        limit_s: float | None = None,
     ) -> None:
-        """Nothing is connected to yet. Raises InferError(UNSUPPORTED) when the library is not there."""
+        """Nothing is connected to yet. `limit_s`: of a request, and of all attempts together.
+
+        Raises InferError(UNSUPPORTED) when the library is not there.
+        """
         is_installed(url)
         self.url = url
         self._credential = credential
@@ -190,7 +195,7 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._client: Any = None
         self._is_anonymous = False
-        self._is_brief = False
+        self._usual_limit_s = self._limit_s = limit_s
         self.bad_names: dict[str, str] = {}
         """Names that are no paths, directly below the URL, with the errors that were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
@@ -237,7 +242,7 @@ class ObjectStore:
             name = error.key.removeprefix(f"{self.url.prefix}/" if self.url.prefix else "").partition("/")[0]
             if is_path(name):
                 found.append(f"{name}/")  # a directory with a name, whose objects are looked at when it is opened
-            if not (next_name := _next_name(name)) > behind:
+            if not (next_name := name_behind(name)) > behind:
                 raise error
             behind = next_name
             try:
@@ -381,21 +386,31 @@ class ObjectStore:
                 put("overwrite")
 
         mode = "create" if replaced is None else replaced or "overwrite"
-        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode))
+        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode), WRITE_FIXES)
 
     def move(self, key: str, target: str) -> None:
         """Give an object another name. Raises InferError."""
-        self._attempt(f"renaming {self.url.of(key)}", lambda: _library().rename(self._connected(), key, target))
+        action = f"renaming {self.url.of(key)}"
+        self._attempt(action, lambda: _library().rename(self._connected(), key, target), WRITE_FIXES)
+
+    def brief(self) -> "ObjectStore":
+        """Return the same objects, for small ones that a caller waits for."""
+        return ObjectStore(
+            self.url, self._credential, self._environ, first_pause_s=self._first_pause_s, limit_s=_SMALL_S
+        )
 
     def be_brief(self) -> None:
         """Give up within seconds until the first answer: what the store had before can be used without it."""
         with self._lock:
-            self._is_brief, self._client = True, None
+            self._limit_s, self._client = BRIEF_S, None
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
-    def _attempt(self, action: str, work: Callable[[], T]) -> T:
-        """Do something that may fail in passing, a few times if need be. Raises InferError."""
+    def _attempt(self, action: str, work: Callable[[], T], fixes: Mapping[str, str] = FIXES) -> T:
+        """Do something that may fail in passing, a few times if need be. `fixes`: of denied access, by scheme.
+
+        Raises InferError.
+        """
         start_s = time.monotonic()
         attempt = 1
         while True:
@@ -416,9 +431,9 @@ class ObjectStore:
                 self._go_on_without_credential()
                 continue
             elapsed_s = time.monotonic() - start_s
-            is_last = attempt == ATTEMPTS or (self._is_brief and elapsed_s >= BRIEF_S)
+            is_last = attempt == ATTEMPTS or (self._limit_s is not None and elapsed_s >= self._limit_s)
             if failure.kind is not ObjectFailure.PASSING or is_last:
-                raise self._refusal(action, failure, attempt, elapsed_s)
+                raise self._refusal(action, failure, attempt, elapsed_s, fixes[self.url.scheme])
             pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
             _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
             attempt += 1
@@ -426,9 +441,9 @@ class ObjectStore:
 
     def _end_brevity(self) -> None:
         """Give requests their usual time from now on, since the store answers."""
-        if self._is_brief:
+        if self._limit_s != self._usual_limit_s:
             with self._lock:
-                self._is_brief, self._client = False, None
+                self._limit_s, self._client = self._usual_limit_s, None
 
     def _go_on_without_credential(self) -> None:
         """Read without a credential from now on, as public objects allow."""
@@ -437,15 +452,13 @@ class ObjectStore:
                 self._is_anonymous = True
                 self._client = None
 
-    def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float) -> InferError:
+    def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float, fix: str) -> InferError:
         source = self._credential.source
         if failure.kind is ObjectFailure.MISSING:
             return not_found(f"{action} failed: it is not there ({failure.text}); check bucket, path and region")
         if failure.kind in (ObjectFailure.DENIED, ObjectFailure.NO_CREDENTIAL):
             used = f"no credential was found ({source})" if self._is_anonymous else f"credential used: {source}"
-            return invalid_argument(
-                f"{action} failed: access is denied ({failure.text}); {used}; {FIXES[self.url.scheme]}"
-            )
+            return invalid_argument(f"{action} failed: access is denied ({failure.text}); {used}; {fix}")
         if failure.kind is ObjectFailure.PASSING:
             return unavailable(
                 f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
@@ -465,25 +478,13 @@ class ObjectStore:
                     self._credential,
                     self._environ,
                     anonymous=self._is_anonymous,
-                    is_brief=self._is_brief,
+                    limit_s=self._limit_s,
                 )
             return self._client
 
 
 def _bad_key(action: str, what: str, key: str) -> BadKeyError:
     return BadKeyError(f"{action} failed: {what} cannot be the path of a file; remove or rename that object", key)
-
-
-def is_path(part: str) -> bool:
-    """Return whether a part of a key can be the name of a file or a directory."""
-    return part not in ("", ".", "..") and part.isprintable()
-
-
-def _next_name(name: str) -> str:
-    """Return a name that is a path and comes, in the order of bytes, behind what lies in this directory."""
-    printable = "".join(itertools.takewhile(str.isprintable, name))
-    # A zero follows the slash. Behind a name with a control character a space follows what is before it.
-    return f"{name}0" if printable == name else f"{printable} "
 
 
 def _library() -> Any:

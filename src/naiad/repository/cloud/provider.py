@@ -27,7 +27,14 @@ FIXES = {
     "as": "grant it the role Storage Blob Data Reader on the container, or set AZURE_STORAGE_ACCOUNT and "
     "AZURE_STORAGE_KEY or TRITON_CLOUD_CREDENTIAL_PATH to another",
 }
-"""By scheme: what to do when access is denied."""
+"""By scheme: what to do when reading is denied."""
+WRITE_FIXES = {
+    "s3": "allow it s3:PutObject on the objects .*.rollout.json* of the repository, and s3:DeleteObject to put a "
+    "damaged one aside",
+    "gs": "grant it the role Storage Object User on the bucket",
+    "as": "grant it the role Storage Blob Data Contributor on the container",
+}
+"""By scheme: what to do when writing is denied."""
 
 
 def is_installed(url: CloudUrl) -> None:
@@ -40,13 +47,18 @@ def is_installed(url: CloudUrl) -> None:
 
 
 def make_client(
-    url: CloudUrl, credential: Credential, environ: Mapping[str, str], *, anonymous: bool, is_brief: bool = False
+    url: CloudUrl,
+    credential: Credential,
+    environ: Mapping[str, str],
+    *,
+    anonymous: bool,
+    limit_s: float | None = None,
 ) -> Any:
     """Return the client for a URL; no request is made. Raises InferError for a credential that cannot be used.
 
-    `is_brief`: a request ends after `BRIEF_S`, however slowly a store answers.
+    `limit_s`: a request ends after this, however slowly a store answers.
     """
-    limit_s = BRIEF_S if is_brief else _REQUEST_TIMEOUT_S
+    limit_s = limit_s or _REQUEST_TIMEOUT_S
     stores = importlib.import_module("obstore.store")
     arguments: dict[str, Any] = {
         "prefix": url.prefix or None,

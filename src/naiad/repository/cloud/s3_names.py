@@ -1,7 +1,11 @@
-"""The names directly below a URL of S3, by boto3: obstore returns nothing of a page with a name that is no path."""
+"""Names in a bucket that may be no paths; obstore returns nothing of a page with such a name.
+
+The names directly below a URL of S3, by boto3.
+"""
 
 import importlib
 import importlib.util
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -48,3 +52,15 @@ def _client(url: CloudUrl, credential: Credential, environ: Mapping[str, str], *
     region = credential.region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     session = importlib.import_module("boto3.session").Session(profile_name=credential.profile or None)
     return session.client("s3", endpoint_url=endpoint, region_name=region, **settings)
+
+
+def is_path(part: str) -> bool:
+    """Return whether a part of a key can be the name of a file or a directory."""
+    return part not in ("", ".", "..") and part.isprintable()
+
+
+def name_behind(name: str) -> str:
+    """Return a name that is a path and comes, in the order of bytes, behind what lies in this directory."""
+    printable = "".join(itertools.takewhile(str.isprintable, name))
+    # A zero follows the slash. Behind a name with a control character a space follows what is before it.
+    return f"{name}0" if printable == name else f"{printable} "

@@ -12,7 +12,9 @@ A file in the repository's own directory is ignored by every server, Triton incl
 
 import abc
 import contextlib
+import errno
 import hashlib
+import logging
 import os
 import re
 import tempfile
@@ -22,6 +24,8 @@ from pathlib import Path
 
 from naiad.files.held import is_still, try_lock
 from naiad.files.replacement import synchronize_folder
+
+_log = logging.getLogger(__name__)
 
 _MAX_NAME_BYTES = 200
 _SUFFIX = ".rollout.json"
@@ -140,6 +144,13 @@ class DirectoryNotes(Notes):
             path.rename(aside)
         return aside.name
 
+    def remove(self, model: str) -> None:
+        """Remove a model's note, if it is there and may be removed."""
+        try:
+            self._path(model).unlink(missing_ok=True)
+        except OSError as error:
+            _log.debug("%s is not removed: %s", self._path(model), error)
+
     def look(self) -> Mapping[str, Hashable]:
         """Return inode, size and time of each note. Raises OSError."""
         found: dict[str, Hashable] = {}
@@ -169,7 +180,12 @@ def _locked(path: Path) -> Iterator[tuple[int, Path]]:
     """Give the file that will be renamed, locked if that is possible; it is removed if the body fails."""
     deadline_s = time.monotonic() + _LOCK_WAIT_S
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ELOOP):
+                break  # left by a server of another user, or a link
+            raise
         try:
             if _lock(descriptor):
                 if is_still(path, descriptor):
@@ -182,7 +198,8 @@ def _locked(path: Path) -> Iterator[tuple[int, Path]]:
         if time.monotonic() > deadline_s:
             break
         time.sleep(_LOCK_PAUSE_S)
-    # A file system without locks, or a writer that has been stopped: a file of one's own is renamed just as well.
+    # A file system without locks, a writer that has been stopped, or a file that is not for this server: one's own
+    # is renamed just as well.
     descriptor, name = tempfile.mkstemp(prefix=f"{path.name}-", dir=path.parent)
     try:
         os.fchmod(descriptor, 0o644)

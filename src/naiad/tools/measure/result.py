@@ -89,6 +89,14 @@ class Errors:
     count: int
     message: str
     """Of the first one."""
+    among: int = 0
+    """The requests that they are a part of; 0: those that ended within the measurement."""
+
+
+def error_share(errors: Sequence[Errors], successes: int) -> float:
+    """Return the share of the requests that failed; `successes` are those within the measurement."""
+    ended = successes + sum(each.count for each in errors if not each.among)
+    return sum(each.count / (each.among or ended) for each in errors if each.count)
 
 
 @dataclass(frozen=True, slots=True)

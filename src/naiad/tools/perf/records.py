@@ -1,6 +1,7 @@
 """What was measured of each request, in columns: a run of minutes has millions of requests."""
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -182,4 +183,6 @@ class Measurement:
     unkept: int = 0
     """Requests that are missing in `kept`, because the memory for them was full."""
     unended: Unended = field(default_factory=Unended)
+    ended_before: Counter[int] = field(default_factory=Counter)
+    """Requests of each model that ended in a warm-up from which the load went on without a pause."""
     """Requests that waited for a response at the end, longer than any other request."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from naiad.config.rollout.rollout_declaration import DeclaredRollout, Rollout
 from naiad.config.rollout.rollout_record import FoundRollout, decode_record
 from naiad.config.rollout.state import RolloutState, changed
 from naiad.core.errors import InferError, invalid_argument
+from naiad.engine.rollout import rollout_changes
 from naiad.repository.rollout_records import RolloutRecords
 from naiad.repository.stores.notes import DirectoryNotes
 from naiad.repository.stores.store import ModelEntry
+from naiad.server import rollout_follower
 from naiad.server.rollout_follower import RolloutFollower
 from support.rollout_parts import Scene
 
@@ -107,10 +110,10 @@ def test_decision_at_the_same_time_is_made_again(tmp_path: Path) -> None:
         await two.look()
         keep = two.records.keep
 
-        def interfere(key: str, state: RolloutState) -> RolloutState:
+        def interfere(key: str, state: RolloutState, *, is_decision: bool = False) -> RolloutState:
             two.records.keep = keep  # type: ignore[method-assign]  # only once
             one.records.keep("m", changed(one.state, {"weight": 5}, (1, 2), "m"))
-            return keep(key, state)
+            return keep(key, state, is_decision=is_decision)
 
         two.records.keep = interfere  # type: ignore[method-assign]
         assert await two.change({"sticky": "user"}) is None
@@ -207,6 +210,88 @@ def test_record_of_a_read_only_repository_is_cached(tmp_path: Path, caplog: pyte
     ]
     assert f"cannot be stored in {tmp_path / NAME}: Permission denied" in warning
     assert "--rollout-state=PATH" in warning
+
+
+def test_cached_record_is_shared_later(tmp_path: Path) -> None:
+    """A store that cannot be reached for a moment must not leave a verdict in the cache of one server for good."""
+    cache = tmp_path / "cache"
+
+    async def run() -> None:
+        replica = Replica(tmp_path, notes=ReadOnlyNotes, cache=cache)
+        await replica.change({"stable": 1, "canary": 2, "weight": 50})
+        await replica.change({"action": "rollback"})
+        status = replica.engine.rollout_commands.status("m").as_tree()
+        assert (status["unstored"], "Permission denied" in status["unshared"]) == ("", True)
+        await replica.look()
+        assert not (tmp_path / NAME).exists()
+        # A restart finds it in the cache, and shares it in time.
+        again = Replica(tmp_path, cache=cache)
+        assert again.engine.rollout_commands.status("m").unshared
+        await again.look()
+        assert not (tmp_path / NAME).exists()
+        again.follower._shares.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rollout_follower, "_RETRY_S", 0.0)
+            await again.look()
+        assert list(stored(tmp_path).refused) == [2]
+        assert again.engine.rollout_commands.status("m").as_tree()["unshared"] == ""
+        assert not list(cache.iterdir()), "a record that is removed on purpose would come back"
+
+    asyncio.run(run())
+
+
+def test_decision_does_not_wait_for_hanging_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_changes, "_CATCH_UP_S", 0.05)
+    may_answer = threading.Event()
+
+    class HangingNotes(Notes):
+        def read(self, model: str) -> bytes | None:
+            assert may_answer.wait(60)
+            return super().read(model)
+
+    async def run() -> None:
+        replica = Replica(tmp_path)
+        await replica.change({"stable": 1, "canary": 2, "weight": 100})
+        replica.records._homes["m"].notes = HangingNotes(tmp_path)
+        change = asyncio.ensure_future(replica.change({"action": "rollback"}))
+        while replica.state.refused == {}:
+            await asyncio.sleep(0.01)
+        assert not change.done(), "it was answered before it was stored"
+        assert replica.picks() == ["1"] * 4
+        may_answer.set()
+        assert await change is None
+        assert list(stored(tmp_path).refused) == [2]
+
+    asyncio.run(run())
+
+
+def test_removed_record_is_stored_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = Replica(tmp_path)
+        await replica.look()
+        await replica.change({"to": 1})
+        (tmp_path / NAME).unlink()  # before any look
+        await replica.look()
+        assert stored(tmp_path).rollout == Rollout(1)
+
+    asyncio.run(run())
+
+
+def test_only_a_decision_replaces_a_newer_record(tmp_path: Path) -> None:
+    content = b'{"format": "naiad rollout", "schema": 2}'
+
+    async def run() -> None:
+        replica = Replica(tmp_path, cache=tmp_path / "cache")
+        await replica.change({"stable": 1, "canary": 2, "weight": 50})
+        (tmp_path / NAME).write_bytes(content)
+        await replica.look()
+        assert (tmp_path / NAME).read_bytes() == content
+        assert "a later version of naiad" in replica.engine.rollout_commands.status("m").unshared
+        await replica.change({"action": "rollback"})
+        assert list(stored(tmp_path).refused) == [2]
+
+    asyncio.run(run())
+    assert (tmp_path / f"{NAME}.unreadable").read_bytes() == content
 
 
 def test_rollout_without_a_place_applies_with_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

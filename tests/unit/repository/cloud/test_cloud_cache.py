@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_a_file_system_without_hard_links_gets_copies(
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InferError, match=r"file/cache cannot be written: .* --cloud-cache-directory"):
+    with pytest.raises(InferError, match=r"file/cache cannot be used: .*Not a directory; .* --cloud-cache-directory"):
         ModelCache(tmp_path / "file" / "cache", 100)
 
 
@@ -204,3 +205,20 @@ def test_release_is_the_callers(cache: ModelCache, remote: Remote) -> None:
         cache.open("b", "m", [], [remote.file("w", b"b" * 60)])
     second.release()
     cache.open("b", "m", [], [remote.file("w", b"b" * 60)])
+
+
+def test_emptied_cache_is_made_again(cache: ModelCache, remote: Remote) -> None:
+    files = [remote.file("weights", b"weights")]
+    cache.open("one", "m", [], files).release()
+    shutil.rmtree(cache.root)
+    again = cache.open("one", "m", [], files)
+    assert (again.directory / "weights").read_bytes() == b"weights"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_cache_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Its owner can have put other files there, with the right digests beside them."""
+    root = ModelCache(tmp_path / "cache", 100).root
+    os.chown(root / "models", 65534, 65534)
+    with pytest.raises(InferError, match=r"cache/models: it belongs to user 65534.* --cloud-cache-directory"):
+        ModelCache(root, 100)

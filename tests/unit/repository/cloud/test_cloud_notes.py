@@ -1,5 +1,6 @@
 """Notes in an object store whose answers a test scripts."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -167,3 +168,13 @@ def test_notes_are_read_again_when_store_is_back(tmp_path: Path) -> None:
     bucket.put(NAME, b"new")
     clock.now_s = 60.0
     assert notes.read("m") == b"new"
+
+
+def test_notes_are_read_after_the_cache_was_emptied(tmp_path: Path) -> None:
+    bucket, clock = Bucket(), Clock()
+    notes = CloudNotes(bucket, clock, LastNotes(tmp_path / "listings", "key"))  # type: ignore[arg-type]
+    for content in (b"1", b"2"):
+        bucket.put(NAME, content)
+        clock.now_s += 60
+        assert notes.read("m") == content
+        shutil.rmtree(tmp_path / "listings")

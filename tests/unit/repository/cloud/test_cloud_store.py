@@ -20,6 +20,9 @@ class Objects(ObjectStore):
         self.fetched: list[str] = []
         self.listed: list[str] = []
 
+    def brief(self) -> "Objects":
+        return self
+
     def list_top(self, known: object = None) -> tuple[list[str], list[str]]:
         self.listed.append("/")
         names = {key.split("/")[0] for key in self.contents if "/" in key}

@@ -98,3 +98,14 @@ def test_names_of_models_stay_distinct(make: Callable[[str], str]) -> None:
     found = {note_name(make(name)) for name in ("model", "Model", "mödel", "m.new")}
     assert len(found) == 4
     assert all(is_note(name) and len(name.encode()) <= 255 for name in found)
+
+
+def test_link_as_new_file_is_not_followed(tmp_path: Path) -> None:
+    """Nor is a file that a killed server of another user has left, which root could open."""
+    (tmp_path / "notes").mkdir()
+    link = tmp_path / "notes" / ".m.rollout.json.new"
+    link.symlink_to(tmp_path / "foreign")
+    notes = DirectoryNotes(tmp_path / "notes")
+    notes.exchange("m", counted)
+    assert notes.read("m") == b"1"
+    assert not (tmp_path / "foreign").exists()

@@ -32,6 +32,7 @@ from pathlib import Path, PurePosixPath
 from naiad.backend.load_stop import LoadStop
 from naiad.core.errors import invalid_argument
 from naiad.files.held import alone
+from naiad.files.private_folder import make_private_folder
 
 _MODE = 0o755
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
@@ -269,10 +270,10 @@ def _prepare(
         return _probe(path, path)
     home = cache_dir() / key
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(home.parent)
     except OSError as error:
         raise UnusableError(
-            f"{home.parent} cannot be made: {error.strerror}; set NAIAD_CACHE to a writable directory"
+            f"{home.parent} cannot be used: {error.strerror}; set NAIAD_CACHE to a writable directory"
         ) from error
     with alone(home.with_name(home.name + ".lock")):  # other processes may prepare the same environment
         if not (home / _COMPLETE).exists():

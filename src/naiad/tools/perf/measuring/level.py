@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from array import array
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -148,6 +149,8 @@ class Level:
         self._interrupted = interrupted
         self._store = ColumnStore()
         self._totals = _Totals()
+        self._ended_before: Counter[int] = Counter()
+        """See `Measurement`."""
         self._boundaries_ns: list[int] = []
         self._snapshots: list[Mapping[str, Any]] = []
         """Statistics at each boundary."""
@@ -185,6 +188,7 @@ class Level:
             unended.extend(chunk.unended, longer_than_ns=max(longest_ns * (2 if self._why else 1), _SHORTEST_WAIT_NS))
         measurement = await self._measurement(end_ns, sum(chunk.unsent for chunk in rest))
         measurement.unended = unended
+        measurement.ended_before = self._ended_before
         return measurement
 
     async def _warm_up(self, *, is_single: bool) -> None:
@@ -199,6 +203,7 @@ class Level:
             await self._pause(_FIRST_POLL_S)
             for chunk in await self._generator.take():
                 ended += len(chunk.records)
+                self._ended_before.update(chunk.records.model)
                 last_s = time.monotonic() if len(chunk.records) else last_s
                 failed += sum(each.count for each in chunk.records.failures)
             elapsed_s = time.monotonic() - began_s
@@ -209,6 +214,7 @@ class Level:
                 break
         if is_single:
             await self._generator.stop(_DRAIN_S)
+            self._ended_before.clear()
 
     async def _watch(self, *, is_single: bool) -> None:
         """Gather records until the measurement is over."""

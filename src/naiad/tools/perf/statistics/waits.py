@@ -5,34 +5,42 @@ from collections.abc import Sequence
 import numpy as np
 
 from naiad.tools.measure.intervals import Floats, Sample
-from naiad.tools.measure.result import Errors
+from naiad.tools.measure.result import Errors, error_share
 from naiad.tools.perf.perf_exchange import CONNECTION, TIMEOUT, UNANSWERED
 from naiad.tools.perf.perf_plan import Concurrency, Load
 from naiad.tools.perf.records import Measurement
 
 _SILENT_KINDS = (TIMEOUT,)
 """Failures whose requests also waited in vain: their time is part of the distribution."""
+_SILENT = (UNANSWERED, CONNECTION, *_SILENT_KINDS)
 _MOST_FOR_ONE = 10
 _SILENT_SHARE = 0.01
 
 
 def unanswered(measurement: Measurement, model_index: int) -> Sequence[Errors]:
-    """Return the requests of a model that never got a response, as an error of its own kind."""
+    """Return the requests of a model that never got a response, as an error of its own kind.
+
+    They may be older than the last windows, from the warm-up for example: they are a part of all requests since then.
+    """
     unended = measurement.unended
     ages_s = [
-        age_ns / 1e9
+        (age_ns / 1e9, is_answered)
         for model, age_ns, is_answered in zip(unended.model, unended.age_ns, unended.is_answered, strict=True)
-        if model == model_index and not is_answered
+        if model == model_index
     ]
-    if not ages_s:
+    silent_s = [age_s for age_s, is_answered in ages_s if not is_answered]
+    if not silent_s:
         return ()
-    return (Errors(UNANSWERED, len(ages_s), f"no response, the oldest request waits since {max(ages_s):.1f} s"),)
+    ended = int((measurement.columns.model == model_index).sum()) + measurement.ended_before[model_index]
+    text = f"no response, the oldest request waits since {max(silent_s):.1f} s"
+    return (Errors(UNANSWERED, len(silent_s), text, among=ended + len(ages_s)),)
 
 
 def is_server_silent(errors: Sequence[Errors], successes: int) -> bool:
     """Whether over 1 % of the requests got no response: the generator then waits for a server that is not there."""
-    silent = sum(each.count for each in errors if each.kind in (UNANSWERED, CONNECTION, *_SILENT_KINDS))
-    return silent > _SILENT_SHARE * (successes + sum(each.count for each in errors))
+    others = sum(each.count for each in errors if each.kind not in _SILENT)
+    silent = [each for each in errors if each.kind in _SILENT]
+    return error_share(silent, successes + others) > _SILENT_SHARE
 
 
 def waiting_text(load: Load, measurement: Measurement) -> str:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.tools.measure.result import error_share
 from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
@@ -62,6 +63,20 @@ def test_figures_of_steady_model(random):
     assert len(found.windows) == 20
     assert found.windows[1][0] == pytest.approx(0.1)
     assert found.windows[1][1] == pytest.approx(1000, rel=0.05)
+
+
+def test_silent_requests_are_a_share_of_all(random):
+    """They wait since windows that are not in the result: their share of its requests would say nothing."""
+    measurement = measured(steady(random), 2, begin_ns=SECOND * 3 // 2)
+    ended = len(measurement.columns.end_ns)
+    for is_answered in (False, False, True):
+        measurement.unended.add(0, 5 * SECOND, is_answered=is_answered)
+    measurement.ended_before[0] = 100
+    found = row(plan_of(), 0, RequestRate(1000), measurement)
+    (silent,) = found.errors
+    assert (silent.kind, silent.count, silent.among) == ("unanswered", 2, ended + 3 + 100)
+    assert found.request_count < ended // 2
+    assert error_share(found.errors, found.request_count) == 2 / silent.among
 
 
 def test_stall_counts_from_intended_send(random):
