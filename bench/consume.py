@@ -69,7 +69,7 @@ def fill(redis: Redis, count: int) -> set[bytes]:
 def consumer(models: Path, port: int) -> subprocess.Popen[bytes]:
     """Start a consumer that ends when the queue is empty."""
     queues = ["--from", f"redis://127.0.0.1:{port}/in", "--to", f"redis://127.0.0.1:{port}/out"]
-    flags = ["--until-empty", "--quiet", "--claim-after", "2s", "--max-in-flight", str(MAX_IN_FLIGHT)]
+    flags = ["--until-empty", "--quiet", "--claim-after", "15s", "--max-in-flight", str(MAX_IN_FLIGHT)]
     command = [sys.executable, "-m", "naiad", "consume", "add_sub", "--model-repository", str(models)]
     return subprocess.Popen([*command, *queues, *flags])
 

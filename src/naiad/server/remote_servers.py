@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 2.0
 """To open a connection; then another server gets the request."""
-_DESCRIBE_S = 5.0
+_DESCRIBE_S = 10.0
 _MAX_CONNECTIONS = 8
 """To one server; calls share a connection up to its limit of streams."""
 

@@ -6,14 +6,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from naiad.cli.parser import BAD_OPTION, Parser, fail, parse_header, read_columns, time_in
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail, parse_header, read_columns, time_in
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.consume import ConsumeJob, ConsumeProgress, ConsumeSummary, Consumption
 from naiad.tools.consume.consume_job import DEFAULT_CLAIM_AFTER_S, DEFAULT_GROUP, DEFAULT_MAX_DELIVERIES
 from naiad.tools.consume.message_queue import QueueAwayError
 from naiad.tools.predict.model_host import is_address
-from naiad.tools.predict.prediction import first_error
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
 
 SOME_DEAD = 3
@@ -143,9 +142,10 @@ def run(argv: Sequence[str]) -> int:
         return fail("naiad consume", _in_flags(str(error)), BAD_OPTION)
     try:
         summary = _run(consumption)
-    except BaseException as error:
+    except InferError as error:
         display.clear()
-        return _failed(error, has_begun=display.has_begun)
+        is_away = isinstance(error, QueueAwayError | ConnectionFailedError) and not display.has_begun
+        return fail("naiad consume", _in_flags(error.message.strip()), BAD_OPTION if is_away else FAILED)
     display.clear()
     if not flags.quiet:
         print(summary_text(summary, flags.model))
@@ -168,16 +168,6 @@ def _run(consumption: Consumption) -> ConsumeSummary:
         return await consumption.run()
 
     return asyncio.run(main())
-
-
-def _failed(error: BaseException, *, has_begun: bool) -> int:
-    """Report why a consumer has ended. Raises what is no failure of its work."""
-    first = first_error(error) if isinstance(error, BaseExceptionGroup) else error
-    if not isinstance(first, InferError):
-        raise error
-    is_away = isinstance(first, QueueAwayError | ConnectionFailedError)
-    status = BAD_OPTION if is_away and not has_begun else 1
-    return fail("naiad consume", _in_flags(first.message.strip()), status)
 
 
 def _in_flags(message: str) -> str:

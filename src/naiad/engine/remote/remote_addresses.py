@@ -1,9 +1,9 @@
 """The servers that have a model: which one gets the next request, and which are away."""
 
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
-from naiad.core.errors import unavailable
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.errors import excerpt, unavailable
 from naiad.core.request import RequestHeader
 from naiad.engine.remote.remote_port import RemoteServer
 
@@ -11,8 +11,10 @@ CHECK_NS = 5_000_000_000
 """Between two checks of a server that answers."""
 AWAY_NS = 1_000_000_000
 """Between two checks of one that does not; meanwhile it gets no request."""
-_MAX_SEQUENCES = 1 << 16
+_MAX_SEQUENCES, _MAX_SEQUENCES_BYTES, _MAX_SEQUENCE_BYTES = 1 << 16, 16 << 20, 1 << 16
 """The longest silent ones are forgotten; their next requests are errors of the sequence."""
+_ENTRY_BYTES = 128
+"""About the size of what is kept of a sequence, beside a text as its id."""
 
 
 class RemoteAddress:
@@ -47,7 +49,9 @@ class RemoteAddresses:
     def __init__(self, servers: Sequence[RemoteServer]) -> None:
         self.all = [RemoteAddress(server) for server in servers]
         self._next = 0
-        self._sequences: OrderedDict[int | str, RemoteAddress] = OrderedDict()
+        self._sequences: BoundedCache[int | str, RemoteAddress] = BoundedCache(
+            max_entries=_MAX_SEQUENCES, max_bytes=_MAX_SEQUENCES_BYTES, max_entry_bytes=_MAX_SEQUENCE_BYTES
+        )
 
     @property
     def problem(self) -> str:
@@ -67,11 +71,13 @@ class RemoteAddresses:
         chosen = free[self._next % len(free)]
         self._next += 1
         if sequence and not header.sequence_end:
-            self._sequences.pop(sequence, None)
-            self._sequences[sequence] = chosen
-            if len(self._sequences) > _MAX_SEQUENCES:
-                self._sequences.popitem(last=False)
+            self._keep(sequence, chosen)
         return chosen
+
+    def _keep(self, sequence: int | str, address: RemoteAddress) -> None:
+        """Note where a sequence is, as the one that was used last."""
+        size = len(sequence) if isinstance(sequence, str) else 0
+        self._sequences.remember(sequence, address, _ENTRY_BYTES + size)
 
     def _holding(self, header: RequestHeader, excluded: Collection[RemoteAddress]) -> RemoteAddress:
         """Return the server that has begun a sequence: another one does not know it."""
@@ -80,11 +86,15 @@ class RemoteAddresses:
         if chosen is None and len(self.all) == 1:
             chosen = self.all[0]
         if chosen is None:
-            raise unavailable(f"no server has begun sequence {sequence}; its first request needs sequence_start")
+            raise unavailable(
+                f"no server has begun sequence {excerpt(str(sequence))}; its first request needs sequence_start"
+            )
         if header.sequence_end:
-            self._sequences.pop(sequence, None)
-        elif sequence in self._sequences:
-            self._sequences.move_to_end(sequence)
+            self._sequences.forget(sequence)
+        else:
+            self._keep(sequence, chosen)
         if chosen.problem or chosen in excluded:
-            raise unavailable(f"{chosen.server.url}, which has sequence {sequence}: {chosen.problem or 'refused it'}")
+            raise unavailable(
+                f"{chosen.server.url}, which has sequence {excerpt(str(sequence))}: {chosen.problem or 'refused it'}"
+            )
         return chosen

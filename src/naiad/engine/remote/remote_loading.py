@@ -13,7 +13,7 @@ from naiad.engine.remote.remote_model import RemoteModel, note_description
 from naiad.engine.remote.remote_port import RemotePort, RemoteServer
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
-_ANSWER_S = 10.0
+_ANSWER_S = 15.0
 """How long a load waits for the answers of the servers."""
 
 

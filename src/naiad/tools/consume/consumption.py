@@ -17,12 +17,13 @@ from typing import TypeAlias, TypeVar
 from naiad.core.errors import invalid_argument
 from naiad.tools.consume.consume_job import ConsumeJob, ConsumeProgress, ConsumeSummary
 from naiad.tools.consume.flow_bounds import FlowBounds
-from naiad.tools.consume.message_queue import Message, MessageSink, MessageSource, QueueAwayError
+from naiad.tools.consume.message_queue import MessageSink, MessageSource, QueueAwayError, QueueMessage
 from naiad.tools.consume.message_rows import Fields, MessageRows, dead_letter
 from naiad.tools.consume.queue_address import QueueAddress, parse_queue_address
 from naiad.tools.consume.redis_streams import RedisSink, RedisSource
 from naiad.tools.predict.job_signature import RowSignature, read_signature
 from naiad.tools.predict.model_host import ModelEndpoint, open_endpoint
+from naiad.tools.predict.prediction import first_error
 from naiad.tools.predict.row_flow import in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk
@@ -43,7 +44,7 @@ _RATE_S = 5.0
 _T = TypeVar("_T")
 
 OnProgress: TypeAlias = Callable[[ConsumeProgress], object]
-_Batch: TypeAlias = tuple[Sequence[Message], Chunk, set[int], list[asyncio.Task[None]]]
+_Batch: TypeAlias = tuple[Sequence[QueueMessage], Chunk, set[int], list[asyncio.Task[None]]]
 """Messages, their rows, the offsets of those that need no other delivery, and the requests."""
 
 
@@ -88,6 +89,8 @@ class Consumption:
                 signature = read_signature(self._job.rows, await endpoint.metadata(), await endpoint.config())
                 await self._source.join()
                 await self._move(endpoint, signature)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
         finally:
             for queue in queues:
                 await queue.close()
@@ -149,7 +152,7 @@ class Consumption:
             elif self._job.until_empty and not self._open and await self._persist(self._source.is_empty):
                 break
 
-    def _note(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _note(self, messages: Sequence[QueueMessage]) -> Sequence[QueueMessage]:
         """Note what was read; return the messages that are still in the queue."""
         ids = {message.id for message in messages}
         self._refused -= ids
@@ -157,7 +160,7 @@ class Consumption:
         self._open -= {message.id for message in messages if message.is_gone}
         return [message for message in messages if not message.is_gone]
 
-    def _drop_hopeless(self, messages: Sequence[Message], chunk: Chunk) -> set[int]:
+    def _drop_hopeless(self, messages: Sequence[QueueMessage], chunk: Chunk) -> set[int]:
         """Return the offsets of messages that need no other delivery, and do not execute them.
 
         A message that cannot be read is always so. One that was delivered too often may be the reason why consumers
@@ -187,12 +190,12 @@ class Consumption:
             await self._finish(messages, chunk, answers, hopeless)
 
     async def _finish(
-        self, messages: Sequence[Message], chunk: Chunk, answers: Sequence[Fields], hopeless: set[int]
+        self, messages: Sequence[QueueMessage], chunk: Chunk, answers: Sequence[Fields], hopeless: set[int]
     ) -> None:
         """Write answers and dead letters, then acknowledge."""
         letters: list[Fields] = []
-        done: list[Message] = []
-        again: list[Message] = []
+        done: list[QueueMessage] = []
+        again: list[QueueMessage] = []
         for offset, message in enumerate(messages):
             reason = chunk.failures.get(offset)
             if reason is None:

@@ -27,7 +27,7 @@ class QueueLostError(InferError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class QueueMessage:
     """A message as it was delivered."""
 
     id: str
@@ -52,16 +52,16 @@ class MessageSource(Protocol):
     async def join(self) -> None:
         """Make queue and group if they do not exist. A new group gets all messages, from the first one."""
 
-    async def read(self, limit: int, wait_s: float, *, may_be_new: bool = True) -> Sequence[Message]:
+    async def read(self, limit: int, wait_s: float, *, may_be_new: bool = True) -> Sequence[QueueMessage]:
         """Return up to `limit` messages; none if none has come within `wait_s`.
 
         Without `may_be_new` only messages that were delivered before.
         """
 
-    async def acknowledge(self, messages: Sequence[Message]) -> None:
+    async def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         """Note that messages are done. They may have been acknowledged before."""
 
-    def retry(self, message: Message, delay_s: float) -> None:
+    def retry(self, message: QueueMessage, delay_s: float) -> None:
         """Deliver a message to this consumer once more, by `read`, after a delay."""
 
     async def keep(self) -> None:

@@ -12,7 +12,7 @@ import orjson
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, excerpt
-from naiad.tools.consume.message_queue import Message
+from naiad.tools.consume.message_queue import QueueMessage
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
@@ -20,7 +20,7 @@ from naiad.tools.predict.rows.row_outputs import to_block
 from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sinks.sink import is_single
 from naiad.tools.predict.sinks.texts import json_rows, key_texts
-from naiad.tools.predict.sources.records import RecordColumns, parse_record
+from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
 from naiad.tools.values.json_values import decoded, kind_of, parse_text
 from naiad.tools.values.tensor import InputError
 
@@ -42,7 +42,7 @@ class MessageRows:
         members = b",".join(orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names)
         self._text = b"{" + members + b"}"
 
-    def chunk(self, messages: Sequence[Message]) -> Chunk:
+    def chunk(self, messages: Sequence[QueueMessage]) -> Chunk:
         """Return messages as tensors, in order; one that has no row is a failure with its reason."""
         rows: list[Mapping[str, Any]] = []
         failures: dict[int, str] = {}
@@ -54,7 +54,7 @@ class MessageRows:
                 rows.append({})
         return to_chunk(self._records.rows("", 0, rows, failures), self._signature.inputs, self._signature.pictures)
 
-    def answers(self, messages: Sequence[Message], chunk: Chunk) -> list[Fields]:
+    def answers(self, messages: Sequence[QueueMessage], chunk: Chunk) -> list[Fields]:
         """Return the answers of a chunk whose requests have ended, without failures."""
         signature = self._signature
         block = to_block(chunk, 0, list(signature.outputs))
@@ -110,7 +110,7 @@ class MessageRows:
             return value.decode("utf-8", "replace")
 
 
-def dead_letter(message: Message, reason: str) -> Fields:
+def dead_letter(message: QueueMessage, reason: str) -> Fields:
     """Return a message with the reason why it has no answer; its own fields stay as they are."""
     return {
         **message.fields,

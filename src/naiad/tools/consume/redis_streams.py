@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from naiad.core.errors import InferError, invalid_argument
-from naiad.tools.consume.message_queue import Message, QueueAwayError, QueueLostError
+from naiad.tools.consume.message_queue import QueueAwayError, QueueLostError, QueueMessage
 from naiad.tools.consume.queue_address import QueueAddress
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class RedisConnection:
         if isinstance(error, self._denied):
             return invalid_argument(f"{self.address}: {text}; write redis://USER:PASSWORD@HOST/STREAM")
         if isinstance(error, self._away) or text.startswith(_FOR_NOW):
-            return QueueAwayError(f"Redis at {self.address.server}: {text}")
+            return QueueAwayError(f"Redis at {self.address.server}: {text.rstrip('.')}")
         if text.startswith(("NOGROUP", "UNBLOCKED")):
             return QueueLostError(
                 f"the stream '{self.address.name}' at {self.address.server}, or the group of this consumer, was "
@@ -121,7 +121,7 @@ class RedisSource:
                 raise
         self._is_member = True
 
-    async def read(self, limit: int, wait_s: float, *, may_be_new: bool = True) -> Sequence[Message]:
+    async def read(self, limit: int, wait_s: float, *, may_be_new: bool = True) -> Sequence[QueueMessage]:
         """Return messages to deliver once more, messages of consumers that are gone, or new ones."""
         now_s = time.monotonic()
         if self._due and self._due[0][0] <= now_s:
@@ -137,9 +137,9 @@ class RedisSource:
                 self._group, self._consumer, {self._stream: ">"}, count=limit, block=wait_ms
             )
         )
-        return self._hold([Message(each.decode(), fields) for _, read in found or () for each, fields in read])
+        return self._hold([QueueMessage(each.decode(), fields) for _, read in found or () for each, fields in read])
 
-    async def acknowledge(self, messages: Sequence[Message]) -> None:
+    async def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         """Remove messages from the pending entries."""
         if not messages:
             return
@@ -147,7 +147,7 @@ class RedisSource:
         for each in messages:
             self._held.pop(each.id, None)
 
-    def retry(self, message: Message, delay_s: float) -> None:
+    def retry(self, message: QueueMessage, delay_s: float) -> None:
         """Deliver a message once more after a delay."""
         heapq.heappush(self._due, (time.monotonic() + delay_s, message.id, message.deliveries))
 
@@ -184,11 +184,11 @@ class RedisSource:
     async def _call(self, command: Callable[[], Awaitable[_T]]) -> _T:
         return await self._redis.call(command)
 
-    def _hold(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _hold(self, messages: Sequence[QueueMessage]) -> Sequence[QueueMessage]:
         self._held.update(dict.fromkeys(each.id for each in messages))
         return messages
 
-    async def _again(self, limit: int, now_s: float) -> Sequence[Message]:
+    async def _again(self, limit: int, now_s: float) -> Sequence[QueueMessage]:
         """Return the messages whose delay is over; the server counts the delivery."""
         counts: dict[str, int] = {}
         while self._due and len(counts) < limit and self._due[0][0] <= now_s:
@@ -203,7 +203,7 @@ class RedisSource:
                 heapq.heappush(self._due, (now_s, identity, deliveries - 1))
             raise
         messages = [
-            Message(each.decode(), fields, counts[each.decode()]) for each, fields in found if each is not None
+            QueueMessage(each.decode(), fields, counts[each.decode()]) for each, fields in found if each is not None
         ]
         self._hold(messages)
         # The rest is deleted from the stream, or acknowledged by another consumer.
@@ -212,9 +212,9 @@ class RedisSource:
             self._held.pop(identity, None)
         if gone:
             await self._forget_deleted()
-        return [*messages, *(Message(identity, {}, counts[identity], is_gone=True) for identity in gone)]
+        return [*messages, *(QueueMessage(identity, {}, counts[identity], is_gone=True) for identity in gone)]
 
-    async def _claim(self, limit: int, now_s: float) -> Sequence[Message]:
+    async def _claim(self, limit: int, now_s: float) -> Sequence[QueueMessage]:
         """Return messages of consumers that are gone."""
         cursor, found, *_ = await self._call(self._autoclaim(limit))
         self._cursor = cursor.decode()
@@ -227,7 +227,7 @@ class RedisSource:
         if not entries:
             return ()
         counts = await self._deliveries(entries[0][0], entries[-1][0], len(entries) + len(self._held))
-        return [Message(each, fields, counts.get(each, 2)) for each, fields in entries]
+        return [QueueMessage(each, fields, counts.get(each, 2)) for each, fields in entries]
 
     def _autoclaim(self, limit: int) -> Callable[[], Awaitable[Any]]:
         return lambda: self._client.xautoclaim(

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.config.features import Features
 from naiad.core.datatype import DataType
-from naiad.tools.consume.message_queue import Message
+from naiad.tools.consume.message_queue import QueueMessage
 from naiad.tools.consume.message_rows import MessageRows, dead_letter
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
@@ -27,8 +27,8 @@ def rows(*inputs: ModelTensor, features: Features = NO_FEATURES, **given: object
     return MessageRows(job, signature)
 
 
-def message(number: int = 0, **fields: bytes) -> Message:
-    return Message(f"{number}-0", {name.replace("__", ".").encode(): value for name, value in fields.items()})
+def message(number: int = 0, **fields: bytes) -> QueueMessage:
+    return QueueMessage(f"{number}-0", {name.replace("__", ".").encode(): value for name, value in fields.items()})
 
 
 def test_each_form_gives_the_same_row() -> None:
@@ -95,7 +95,7 @@ def test_an_answer_has_id_keys_and_outputs() -> None:
 
 
 def test_a_dead_letter_keeps_the_fields() -> None:
-    letter = dead_letter(Message("7-1", {b"data": b"{", b"id": b"x"}, deliveries=3), "not JSON")
+    letter = dead_letter(QueueMessage("7-1", {b"data": b"{", b"id": b"x"}, deliveries=3), "not JSON")
     assert letter == {
         b"data": b"{",
         b"id": b"x",

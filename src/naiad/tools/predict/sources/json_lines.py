@@ -8,7 +8,7 @@ from naiad.core.errors import InferError
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import FileRows
-from naiad.tools.predict.sources.records import RecordColumns, parse_record
+from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
 from naiad.tools.values.tensor import InputError
 
 MAX_LINE_BYTES = 64 << 20
