@@ -62,6 +62,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "naiad/repository/cloud/",
         "naiad/telemetry/trace/",
         "naiad/tools/analyze/",
+        "naiad/tools/consume/",
         "naiad/tools/predict/",
         "naiad/tools/values/",
     ),
@@ -107,7 +108,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "obstore": ("naiad/repository/cloud/",),
     "opentelemetry": ("naiad/telemetry/trace/span_export.py",),
     "pynvml": ("naiad/telemetry/metrics/gpus.py",),
-    "redis": ("naiad/engine/cache/redis_store.py",),
+    "redis": ("naiad/engine/cache/redis_store.py", "naiad/tools/consume/redis_streams.py"),
     # other programs and formats of data
     "airflow": ("naiad/integrations/airflow/",),
     "mlflow": ("naiad/backend/mlflow/", "naiad/integrations/mlflow/"),

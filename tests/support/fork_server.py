@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 _SERVER_MODULES = ("naiad.cli.serve", "naiad.server.app", "uvloop")
 _COMMAND_MODULES = (
     *("naiad.cli.models.analyze", "naiad.cli.models.compare", "naiad.cli.models.optimize"),
-    *("naiad.cli.models.predict", "naiad.cli.perf.command", "naiad.tools.measure.charts"),
+    *("naiad.cli.models.consume", "naiad.cli.models.predict", "naiad.cli.perf.command", "naiad.tools.measure.charts"),
 )
 _MOST_BYTES = 1 << 17
 _START_S = 120.0

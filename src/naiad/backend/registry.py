@@ -18,6 +18,7 @@ from naiad.config.backends import BUILT_IN, ISOLATED, PYTHON_BASED, PYTHON_RUNTI
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.problem import nearest
+from naiad.config.remote_settings import REMOTE
 from naiad.core.errors import invalid_argument
 
 _Key = TypeVar("_Key")
@@ -49,7 +50,7 @@ class BackendRegistry:
 
     def names(self) -> list[str]:
         """Return the names of all backends that could be used, sorted; none is imported for it."""
-        return sorted({*self._points, *self._directories()})
+        return sorted({*self._points, *self._directories(), REMOTE})
 
     def modules(self) -> dict[str, str]:
         """Return the backends in use, name to module or file."""

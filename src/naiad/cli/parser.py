@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +31,19 @@ def parse_header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise ValueError(f"--header '{text}' is not of the form 'NAME: VALUE'")
     return name.strip(), value.strip()
+
+
+def read_columns(texts: Iterable[str]) -> dict[str, str]:
+    """Return column -> input of `--column COLUMN=INPUT`. Raises ValueError."""
+    columns: dict[str, str] = {}
+    for text in texts:
+        column, _, name = text.rpartition("=")
+        if not column or not name:
+            raise ValueError(f"--column is '{text}'; write COLUMN=INPUT, for example text=SENTENCE")
+        if column in columns:
+            raise ValueError(f"--column {text}: the column '{column}' is for '{columns[column]}' already")
+        columns[column] = name
+    return columns
 
 
 def check_output(flag: str, path: Path, *, is_folder: bool = False) -> None:

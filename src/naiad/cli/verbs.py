@@ -23,6 +23,7 @@ VERBS = {
     ),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "predict": ("naiad.cli.models.predict", "run a model over all rows of files, without a server or on one"),
+    "consume": ("naiad.cli.models.consume", "run a model over the messages of a queue"),
     "verify": ("naiad.cli.package.verify", "prove a package of naiad optimize again on this machine"),
     "export": ("naiad.cli.package.export", "put a package of naiad optimize into a repository or a running server"),
     "split": ("naiad.cli.large_models.split", "cut an ONNX model into stages that run as a pipeline"),

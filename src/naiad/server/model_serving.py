@@ -37,6 +37,7 @@ from naiad.repository.stores.store import SingleModelStore, Store
 from naiad.repository.stores.stores import Stores
 from naiad.server.on_demand_parts import hold_limits, on_demand_settings, show_on_demand, version_use
 from naiad.server.process.memory import open_budget, overload_options, usable_memory_bytes
+from naiad.server.remote_servers import GrpcServers
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.server_metrics import open_resources
 from naiad.telemetry.metrics.exposition import Row, format_rows
@@ -119,6 +120,7 @@ class ModelServing:
             ),
             rollouts=self.engine.rollouts,
             records=self.records,
+            remote=GrpcServers(loop),
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:

@@ -28,6 +28,7 @@ FLAGS: Mapping[str, Mapping[str, str]] = {
         "--request-timeout": "s",
         "--metrics-interval": "ms",
     },
+    "consume": {"--claim-after": "s", "--timeout": "s"},
     "predict": {"--timeout": "s"},
     "rollout": {"--timeout": "s", "--every": "s", "--max-p99-ms": "ms"},
 }

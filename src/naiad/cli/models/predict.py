@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header, time_in
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header, read_columns, time_in
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
@@ -78,21 +78,13 @@ def make_parser() -> Parser:
 
 def read_job(flags: argparse.Namespace) -> PredictJob:
     """Return the job. Raises ValueError and InferError for a wrong flag."""
-    columns: dict[str, str] = {}
-    for text in flags.column:
-        column, _, name = text.rpartition("=")
-        if not column or not name:
-            raise ValueError(f"--column is '{text}'; write COLUMN=INPUT, for example text=SENTENCE")
-        if column in columns:
-            raise ValueError(f"--column {text}: the column '{column}' is for '{columns[column]}' already")
-        columns[column] = name
     job = PredictJob(
         flags.target,
         flags.model,
         tuple(flags.input),
         flags.output,
         version=flags.model_version,
-        columns=columns,
+        columns=read_columns(flags.column),
         outputs=tuple(name for name in flags.outputs.split(",") if name),
         rows_per_request=flags.rows_per_request,
         concurrency=flags.concurrency,

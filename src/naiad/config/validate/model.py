@@ -19,6 +19,7 @@ from naiad.config.openai_mapping import check_openai
 from naiad.config.padding import check_padding
 from naiad.config.pictures import check_pictures
 from naiad.config.problem import Problem, nearest
+from naiad.config.remote_settings import check_remote
 from naiad.config.validate.ensemble import check_ensemble
 from naiad.config.validate.file_names import check_files, is_outside
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
@@ -72,6 +73,7 @@ def validate(
     check_padding(findings, complete=complete)
     check_pictures(findings, complete=complete)
     check_openai(findings, complete=complete)
+    check_remote(findings)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
     _check_metric_tags(findings)

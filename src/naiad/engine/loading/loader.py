@@ -18,6 +18,7 @@ from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
+from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
@@ -42,6 +43,8 @@ from naiad.engine.loading.load_configuration import (
 )
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
+from naiad.engine.remote.remote_loading import load_remote
+from naiad.engine.remote.remote_port import RemotePort
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import ModelRouter, Served
 from naiad.engine.serving.served_model import ServedModel
@@ -90,6 +93,7 @@ class ModelLoader:
         rollouts: Rollouts | None = None,
         limits: LoadLimitOptions | None = None,
         records: RolloutRecords | None = None,
+        remote: RemotePort | None = None,
     ) -> None:
         """`router` connects ensembles to their members; without one they cannot be loaded.
 
@@ -103,6 +107,7 @@ class ModelLoader:
         `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
         `overload` is for the queues of models without a queue policy. `rollouts` need versions that the version
         policy may not select; `records` has what is stored about them. `limits` are the budget of each load.
+        `remote` reaches models of other servers.
         """
         limits = limits or LoadLimitOptions().resolved(memory_bytes=_UNKNOWN_MEMORY_BYTES, cores=usable_cores)
         self._budget = LoadBudget(limits)
@@ -117,6 +122,7 @@ class ModelLoader:
         self._response_store = response_store
         self._agents = AgentRegistry()
         self._port = port
+        self._remote = remote
         self._metrics = metrics
         self._gpu_count = gpu_count
         self._host_policies = host_policies or {}
@@ -181,7 +187,12 @@ class ModelLoader:
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
         try:
-            served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+            if is_ensemble:
+                served = self._load_ensemble(plan, version)
+            elif is_remote(plan.config):
+                served = self._load_remote(plan, version)
+            else:
+                served = self._load_model(plan, version)
         except InferError as error:
             raise _explained(error, plan, version) from error
         if served.config.response_cache.enable:
@@ -314,6 +325,14 @@ class ModelLoader:
             labels=read_labels(config, plan.entry.model_dir),
             device_steps=find_device_steps(config, router),
         )
+
+    def _load_remote(self, plan: ModelPlan, version: int) -> Served:
+        """Ask the other servers for the model. Raises InferError."""
+
+        def finish(config: ModelConfig) -> ModelConfig:
+            return finish_config(plan.config, config, plan.source, 1)
+
+        return load_remote(plan.config, version, finish, self._remote, self._loop, plan.entry.namespace)
 
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
         context = self._context(plan, version, plan.config, backend)

@@ -43,16 +43,17 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
             return asyncio.run(run.run())
         return uvloop.run(run.run())
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        raise first_error(group) from None
 
 
 def _ignore(progress: JobProgress) -> None:
     """Show nothing."""
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that ended a group of tasks."""
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class _Run:

@@ -1,6 +1,6 @@
 """Rows on their way from a file to requests: as the file has them, and as tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
@@ -46,6 +46,13 @@ class Group:
     offsets: Sequence[int]
     arrays: Mapping[str, Array]
     """By input, a row along the first axis."""
+
+    def without(self, offsets: Container[int]) -> "Group":
+        """Return the group without some rows."""
+        kept = [place for place, offset in enumerate(self.offsets) if offset not in offsets]
+        return Group(
+            [self.offsets[place] for place in kept], {name: each[kept] for name, each in self.arrays.items()}
+        )
 
 
 @dataclass(slots=True)

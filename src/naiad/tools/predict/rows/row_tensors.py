@@ -182,6 +182,8 @@ def _of_row(tensor: ModelTensor, value: Any, where: str) -> Array:
         value = value.get("content", value)
     if type(value) is dict:
         return _of_base64(tensor, value, stated, where)
+    if type(value) is bytes and tensor.datatype is not DataType.BYTES:
+        return array_of_raw(tensor, value, stated, where)
     shape = _shape_of(value)
     if not isinstance(shape, tuple):
         raise InputError(f"{where}: expected a value or a list, got {kind_of(value)}")

@@ -1,14 +1,14 @@
 """Rows of `.jsonl` files: an object on each line, with a member for each input."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import InferError
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
-from naiad.tools.predict.rows.chunk import ABSENT, FileRows
-from naiad.tools.predict.sources.row_source import ColumnPlan, named_columns
-from naiad.tools.values.json_values import kind_of, parse_text
+from naiad.tools.predict.rows.chunk import FileRows
+from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
 from naiad.tools.values.tensor import InputError
 
 MAX_LINE_BYTES = 64 << 20
@@ -21,11 +21,8 @@ class JsonLinesSource:
     def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
         """Raises OSError."""
         self.path = path
-        self._plan = ColumnPlan(named_columns(job, signature), job.keys)
+        self._records = RecordColumns(job, signature)
         self.note = ""
-        self._features = signature.features
-        is_only = len(signature.required) == 1 and bool(self._features.names) and not job.columns
-        self._record_input = signature.required[0].name if is_only else ""
         self._file = path.open("rb")
         self.total_bytes = path.stat().st_size
         self._done = 0
@@ -47,35 +44,25 @@ class JsonLinesSource:
     def read(self, max_rows: int, max_bytes: int) -> FileRows | None:
         """Return the next rows; None at the end."""
         first, start = self._row, self._done
-        members: list[dict[str, Any]] = []
+        members: list[Mapping[str, Any]] = []
         failures: dict[int, str] = {}
         while len(members) < max_rows and self._done - start < max_bytes:
             line = self._line()
             if line is None:
                 break
             try:
-                members.append(self._row_of(_parse(line)))
+                members.append(self._records.row(_parse(line), "the line"))
             except (InputError, InferError) as error:
                 failures[len(members)] = error.message if isinstance(error, InferError) else str(error)
                 members.append({})
         if not members:
             return None
         self._row += len(members)
-        columns = {name: [row.get(name, ABSENT) for row in members] for name in self._plan.columns}
-        rows = self._plan.rows(self.path.name, first, len(members), columns)
-        rows.failures = failures
-        return rows
+        return self._records.rows(self.path.name, first, members, failures)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def _row_of(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Return a row with its input; a record of features becomes the values of the only input."""
-        name = self._record_input
-        if not name or name in value:
-            return value
-        return {**value, name: self._features.record(value, "the line")}
 
     def _line(self) -> bytes | None:
         """Return the next line that is not empty, at most a little more than the limit; None at the end."""
@@ -95,9 +82,4 @@ class JsonLinesSource:
 def _parse(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise InputError(f"the line is longer than {MAX_LINE_BYTES >> 20} MiB; split it, or use .npz")
-    value = parse_text(line.removeprefix(b"\xef\xbb\xbf"), "the line")
-    if not isinstance(value, dict):
-        raise InputError(
-            f'expected an object with a member for each input, {{"INPUT": [1, 2]}}, got {kind_of(value)}'
-        )
-    return value
+    return parse_record(line.removeprefix(b"\xef\xbb\xbf"), "the line")

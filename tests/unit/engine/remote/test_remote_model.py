@@ -1,0 +1,248 @@
+"""A model of another server, whose answers the test decides."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, internal, unavailable
+from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.remote.remote_loading import load_remote
+from naiad.engine.remote.remote_model import RemoteModel
+from naiad.engine.remote.remote_port import OnRemote, RemoteFailure
+
+THERE = """
+name: "far" max_batch_size: 8
+input { name: "A" data_type: TYPE_FP32 dims: [ 2 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
+"""
+SPEC = TensorSpec("A", DataType.FP32, (1, 2))
+DATA = np.ones((1, 2), np.float32).tobytes()
+
+
+def parsed(text: str) -> ModelConfig:
+    return parse_pbtxt(text, "config.pbtxt").config
+
+
+class Sent:
+    """A request that a server has got."""
+
+    def __init__(self, header: RequestHeader, timeout_s: float, traceparent: str, on_done: OnRemote) -> None:
+        self.header, self.timeout_s, self.traceparent, self.on_done = header, timeout_s, traceparent, on_done
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def answer(self, datatype: DataType = DataType.FP32) -> None:
+        self.on_done(InferResponse(ResponseHeader("far", "9", [TensorSpec("Y", datatype, (1, 2))]), [DATA]))
+
+    def fail(self, error: InferError, *, has_begun: bool = True, is_away: bool = False) -> None:
+        self.on_done(RemoteFailure(error, has_begun, is_away))
+
+
+class Server:
+    """A server that keeps what it gets."""
+
+    def __init__(self, url: str, found: ModelConfig | InferError) -> None:
+        self.url, self.found = url, found
+        self.sent: list[Sent] = []
+        self.is_closed = False
+
+    def submit(
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        *,
+        timeout_s: float,
+        traceparent: str,
+        on_done: OnRemote,
+    ) -> Sent:
+        self.sent.append(Sent(header, timeout_s, traceparent, on_done))
+        return self.sent[-1]
+
+    def describe(self, model: str, version: str) -> "Future[ModelConfig]":
+        future: Future[ModelConfig] = Future()
+        if isinstance(self.found, InferError):
+            future.set_exception(self.found)
+        else:
+            future.set_result(self.found)
+        return future
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Loop:
+    """Calls at once."""
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
+        callback(*arguments)
+
+
+class Port:
+    """Connects to servers by their position."""
+
+    def __init__(self, *found: ModelConfig | InferError) -> None:
+        self.servers = [Server(f"grpc://{index}", each) for index, each in enumerate(found)]
+
+    def connect(self, url: str) -> Server:
+        return next(each for each in self.servers if each.url == url)
+
+
+def load(port: Port, text: str = "") -> RemoteModel:
+    urls = ",".join(each.url for each in port.servers)
+    server = f'parameters {{ key: "server" value {{ string_value: "{urls}" }} }}'
+    loop: Any = Loop()
+    return load_remote(
+        parsed(f'name: "near" backend: "remote" {server} {text}'), 1, lambda each: each, port, loop, ""
+    )
+
+
+class Answers(list[InferResponse]):
+    """The responses of requests."""
+
+    def send(self, model: RemoteModel, *, deadline_ns: int = 0, **header: Any) -> InferRequest:
+        made = RequestHeader(model_name="near", inputs=[SPEC], **header)
+        request = InferRequest(
+            made, [DATA], lambda _, response: self.append(response), arrival_ns=time.monotonic_ns()
+        )
+        request.deadline_ns = deadline_ns
+        request.times = ExecutionTimes()
+        request.times.traceparent = "00-trace"
+        model.submit(request)
+        return request
+
+
+def test_requests_and_answers_keep_what_they_have() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    model = load(port)
+    deadline_ns = time.monotonic_ns() + 5_000_000_000
+    answers.send(model, deadline_ns=deadline_ns, sequence_id=3, sequence_start=True, priority=2, parameters={"k": 1})
+    (sent,) = port.servers[0].sent
+    assert (sent.header.model_name, sent.header.sequence_id, sent.header.sequence_start) == ("near", 3, True)
+    assert (sent.header.priority, dict(sent.header.parameters), sent.traceparent) == (2, {"k": 1}, "00-trace")
+    assert [each.name for each in sent.header.outputs] == ["Y"]
+    assert 0 < sent.timeout_s <= 5
+    assert model.in_flight_count == 1
+    sent.answer()
+    (response,) = answers
+    assert (response.header.model_name, response.header.model_version) == ("near", "1")
+    assert response.data == [DATA]
+    counts = model.statistics.snapshot()
+    assert (counts.success.count, model.in_flight_count) == (1, 0)
+
+
+def test_only_requests_never_begun_go_elsewhere() -> None:
+    port, answers = Port(parsed(THERE), parsed(THERE)), Answers()
+    model = load(port)
+    answers.send(model)
+    port.servers[0].sent[0].fail(unavailable("no connection to grpc://0"), has_begun=False, is_away=True)
+    assert not answers
+    port.servers[1].sent[0].answer()
+    assert answers[0].error is None
+    answers.send(model)
+    assert [len(each.sent) for each in port.servers] == [1, 2], "a server that is away gets nothing"
+    port.servers[1].sent[1].fail(unavailable("the connection was lost"))
+    assert answers[1].error is not None
+    assert answers[1].error.message == "remote model 'near' at grpc://1: the connection was lost"
+    assert [len(each.sent) for each in port.servers] == [1, 2]
+
+
+def test_health_follows_the_servers() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    model = load(port)
+    assert model.health == ""
+    answers.send(model)
+    port.servers[0].sent[0].fail(unavailable("no connection to grpc://0"), has_begun=False, is_away=True)
+    assert answers[0].error is not None
+    assert answers[0].error.message == "remote model 'near': no connection to grpc://0"
+    assert model.health == "remote model 'near': grpc://0: no connection to grpc://0"
+    with pytest.raises(InferError, match="remote model 'near': grpc://0: no connection"):
+        answers.send(model)
+    model.check(time.monotonic_ns())
+    assert model.health, "it is asked again only after a second"
+    model.check(time.monotonic_ns() + 2_000_000_000)
+    assert model.health == ""
+
+
+def test_a_model_that_changes_gets_no_requests() -> None:
+    port = Port(parsed(THERE))
+    model = load(port)
+    port.servers[0].found = parsed(THERE.replace("FP32", "FP64"))
+    model.check(time.monotonic_ns() + 10_000_000_000)
+    assert "other tensors: input 'A' is FP32 [2] here and FP64 [2] there" in model.health
+    port.servers[0].found = unavailable("not ready there")
+    model.check(time.monotonic_ns() + 20_000_000_000)
+    assert model.health.endswith("grpc://0: not ready there")
+
+
+def test_a_response_with_other_tensors_is_an_error() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    answers.send(load(port))
+    port.servers[0].sent[0].answer(DataType.INT32)
+    assert answers[0].error is not None
+    assert answers[0].error.code is ErrorCode.INTERNAL
+    assert "output 'Y' INT32 [1, 2]" in answers[0].error.message
+
+
+def test_a_cancelled_request_is_answered_and_cancelled_there() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    model = load(port)
+    request = answers.send(model)
+    assert model.cancel(request)
+    (sent,) = port.servers[0].sent
+    assert sent.is_cancelled
+    assert answers[0].error is not None
+    assert answers[0].error.code is ErrorCode.CANCELLED
+    sent.fail(internal("late"))
+    assert len(answers) == 1
+    assert not model.cancel(request)
+
+
+def test_too_many_requests_are_rejected() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    model = load(port, 'parameters { key: "max_in_flight" value { string_value: "2" } }')
+    answers.send(model)
+    answers.send(model)
+    with pytest.raises(InferError, match="has 2 requests in flight, its max_in_flight"):
+        answers.send(model)
+    port.servers[0].sent[0].answer()
+    answers.send(model)
+
+
+def test_a_stop_answers_what_does_not_end() -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    model = load(port)
+    answers.send(model)
+    assert not model.stop(0.0)
+    assert answers[0].error is not None
+    assert port.servers[0].is_closed
+    with pytest.raises(InferError, match="stopping"):
+        answers.send(model)
+    idle = load(Port(parsed(THERE)))
+    assert idle.stop(0.0)
+
+
+def test_a_load_compares_and_completes() -> None:
+    tensors = (
+        'input { name: "A" data_type: TYPE_FP32 dims: [ 2 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }'
+    )
+    other = Port(parsed(THERE), parsed(THERE.replace("FP32", "FP64")))
+    with pytest.raises(InferError, match=r"at grpc://1: input 'A' is FP32 \[2\] here and FP64 \[2\] there"):
+        load(other)
+    assert all(each.is_closed for each in other.servers)
+    away = unavailable("no connection to grpc://0")
+    with pytest.raises(InferError, match="write them to load the model while its servers are away: no connection"):
+        load(Port(away))
+    waiting = load(Port(away), f"max_batch_size: 8 {tensors}")
+    assert "no connection to grpc://0" in waiting.health
+    assert load(Port(away, parsed(THERE))).config.input[0].name == "A"
