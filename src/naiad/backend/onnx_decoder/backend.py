@@ -20,7 +20,7 @@ from naiad.backend.onnx_decoder.step_engine import StepEngine
 from naiad.backend.onnx_decoder.turns import TurnPlanner
 from naiad.backend.signature import ModelSignature, SignatureCheck
 from naiad.backend.texts.generation_directory import GenerationDirectory
-from naiad.backend.texts.generation_tensors import (
+from naiad.backend.texts.text_generation import (
     SWITCHES,
     ResponseTensors,
     completed_generation,

@@ -16,7 +16,7 @@ _PADDING_TOKENS = 32
 """A turn of prompts has at most this much more positions than tokens: the rest would be computed for nothing."""
 
 
-class Row(Protocol):
+class PlannedRow(Protocol):
     """One text that is being made."""
 
     @property
@@ -32,7 +32,7 @@ class Row(Protocol):
         """Whether its client is too slow for another token."""
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=PlannedRow)
 
 
 @dataclass(frozen=True, slots=True)
