@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from naiad.backend.onnx_decoder.decoder_request import DecoderFacts, DecoderRequest
 from naiad.backend.onnx_decoder.kv_cache import RowCache
-from naiad.backend.onnx_decoder.sampling import Sampler
 from naiad.backend.texts.text_generation import OutputValues, ResponseTensors
+from naiad.backend.texts.token_sampling import Sampler
 from naiad.backend.texts.token_text import TokenText
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.onnx_decoder.sampling import Sampler
+from naiad.backend.texts.token_sampling import Sampler
 from naiad.core.errors import InferError
 
 LOGITS = np.log(np.array([0.05, 0.4, 0.25, 0.2, 0.1], np.float32))
