@@ -35,9 +35,9 @@ test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
 
 # The integration tests whose servers start once for a file and whose tests do not wait.
-FAST_INTEGRATION := access bad_input_grpc bad_input_http2 bad_input_http settings tritonclient_grpc
+FAST_INTEGRATION := access bad_input_grpc bad_input_http2 settings tritonclient_grpc
 
-test-fast: $(STAMP) ## units, properties, contracts and six files with servers, without the files that take more than 3 s
+test-fast: $(STAMP) ## units, properties, contracts and five files with servers, without the files that take more than 3 s
 	$(BIN)/python -m pytest -n 2 --fast --dist loadfile --no-loadscope-reorder tests/unit tests/property tests/contract tests/conformance \
 		$(FAST_INTEGRATION:%=tests/integration/test_%.py)
 

@@ -159,6 +159,10 @@ def _write_image_ensemble(repository: Path) -> None:
     (path / "labels.txt").write_text(labels)
 
 
+_PATIENT = "max_sequence_idle_microseconds: 60000000"
+"""By default a sequence ends when a client on a busy machine sends nothing for a second."""
+
+
 def write_sequence_examples(repository: Path) -> None:
     """Write `simple_sequence`, `simple_dyna_sequence` and `simple_string_dyna_sequence`.
 
@@ -170,7 +174,7 @@ def write_sequence_examples(repository: Path) -> None:
     controls = ", ".join([*(_FLAG % (name, name) for name in ("START", "END", "READY")), _STRING_IDENTIFIER])
     config = f"""
       backend: "python" max_batch_size: 8 {_SEQUENCE_TENSORS}
-      sequence_batching {{ oldest {{ max_candidate_sequences: 1024 }} control_input [ {controls} ] }}
+      sequence_batching {{ {_PATIENT} oldest {{ max_candidate_sequences: 1024 }} control_input [ {controls} ] }}
     """
     write_model(repository, "simple_string_dyna_sequence", config, {"1/model.py": _RUNNING_SUM})
 
@@ -179,7 +183,7 @@ def _write_simple_sequence(repository: Path) -> None:
     controls = ", ".join([_FLAG % ("START", "START"), _FLAG % ("READY", "READY")])
     config = f"""
       backend: "onnxruntime" max_batch_size: 8 {_SEQUENCE_TENSORS}
-      sequence_batching {{ control_input [ {controls} ] }}
+      sequence_batching {{ {_PATIENT} control_input [ {controls} ] }}
     """
     start, ready = (value(name, ("N", 1), DataType.INT32) for name in ("START", "READY"))
     given, answer = (value(name, ("N", 1), DataType.INT32) for name in ("INPUT", "OUTPUT"))
@@ -198,7 +202,7 @@ def _write_dyna_sequence(repository: Path) -> None:
     config = f"""
       backend: "onnxruntime" max_batch_size: 8 {_SEQUENCE_TENSORS}
       sequence_batching {{
-        max_sequence_idle_microseconds: 10000000
+        {_PATIENT}
         oldest {{ max_candidate_sequences: 1024 max_queue_delay_microseconds: 10000 }}
         control_input [ {controls} ]
       }}

@@ -40,8 +40,8 @@ export async function send(page, work = () => sendButton(page).click()) {
     const response = await received;
     const isStream = response.headers()["content-type"]?.startsWith("text/event-stream");
     // The text of the request before may still stand there, and may be the same; its id may not.
-    const id = /"id":"([^"]+)"/.exec(response.request().postDataBuffer()?.toString("latin1") ?? "")?.[1];
-    if (id && response.ok() && !isStream) await page.locator(".pg-id code", { hasText: id }).waitFor();
+    const id = /"id":\s*"([^"]+)"/.exec(response.request().postDataBuffer()?.toString("latin1") ?? "")?.[1];
+    if (id && response.ok() && !isStream) await page.locator(".pg-id code", { hasText: id }).first().waitFor();
     const body = isStream ? undefined : await response.body();
     const length = response.headers()["inference-header-content-length"];
     await page.getByRole("status").filter({ hasText: /Answered|Refused|responses/ }).waitFor();
