@@ -17,7 +17,6 @@ OTHERS = {
     "backend/onnx/test_onnx_destinations.py": SCENE,
     "backend/onnx/test_onnx_scalars.py": SCENE,
     "engine/ensemble/test_ensemble_run.py": SCENE,
-    "engine/rollout/test_rollout_changes.py": SCENE,
     "engine/serving/test_sequence_stop.py": SCENE,
     "engine/serving/test_worker_restarts.py": SCENE,
     "server/test_start_imports.py": "imports happen in an interpreter of its own",
