@@ -1,4 +1,4 @@
-"""Requests and responses whose heads are kept are those that are encoded and decoded anew."""
+"""Requests and responses whose heads are kept are equal to others."""
 
 import pytest
 
