@@ -12,6 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
+from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc import client as messages
 from naiad.wire.grpc import encode_timeout, request_fields
@@ -32,6 +33,7 @@ class GrpcCalls:
         self._authority = address.authority
         self._scheme = "https" if address.uses_tls else "http"
         self._metadata = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        self._request_heads, self._response_heads = messages.KeptRequestHeads(), messages.KeptResponseHeads()
         self._blocks: dict[str, bytes] = {}
         """Method to header block without a deadline; one for each method that is called."""
 
@@ -47,6 +49,19 @@ class GrpcCalls:
         message = messages.encode_request(header, request_id, data)
         response = await self._pool.call(self._header_block("ModelInfer", timeout_s, headers), message)
         return *messages.decode_response(response.message), response.fields
+
+    async def infer_again(
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        timeout_s: float | None,
+        headers: Mapping[str, str],
+    ) -> InferResponse:
+        """Execute a model with a header object that comes again and again; no tensor is in shared memory."""
+        message = self._request_heads.encode(header, request_id, data)
+        response = await self._pool.call(self._header_block("ModelInfer", timeout_s, headers), message)
+        return self._response_heads.decode(response.message)[1]
 
     async def infer_stream(
         self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]

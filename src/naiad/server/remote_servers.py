@@ -79,7 +79,7 @@ class GrpcServer:
         result: InferResponse | RemoteFailure
         try:
             async with asyncio.timeout(timeout_s):
-                _, result, _ = await self._calls.infer(header, request_id, data, timeout_s, fields)
+                result = await self._calls.infer_again(header, request_id, data, timeout_s, fields)
         except TimeoutError:
             result = RemoteFailure(InferError(ErrorCode.DEADLINE_EXCEEDED, f"no response within {timeout_s:g} s"))
         except NotConnectedError as error:

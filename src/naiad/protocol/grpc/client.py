@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.bounded_cache import BoundedCache
 from naiad.core.datatype import BY_NAME
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
@@ -25,6 +26,7 @@ from naiad.protocol.json.client import index_entry
 from naiad.protocol.json.control import message_tree
 
 _RAW_INPUT_TAG = 0x3A
+_ID_TAG = 0x1A
 _RAW_OUTPUT_KEY = 0x32
 _UINT64 = 1 << 64
 
@@ -56,6 +58,33 @@ def encode_request(header: RequestHeader, request_id: str, data: Sequence[Buffer
     if size > MAX_MESSAGE_BYTES:
         raise invalid_argument(f"the request has {size} bytes; a gRPC message has at most {MAX_MESSAGE_BYTES}")
     return join_small(parts)
+
+
+class KeptRequestHeads:
+    """Encodes requests whose header objects come again and again; what a header determines is encoded once."""
+
+    def __init__(self) -> None:
+        self._heads: BoundedCache[RequestHeader, bytes] = BoundedCache(
+            max_entries=1024, max_bytes=1 << 20, max_entry_bytes=1 << 16
+        )
+
+    def encode(self, header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> list[Buffer]:
+        """Return a request as the parts of a message, as `encode_request` does; no tensor is in shared memory."""
+        head = self._heads.get(header)
+        if head is None:
+            head = b"".join(encode_request(header, "", [b""] * len(data)))
+            head = head[: len(head) - len(data) * len(encode_framing(_RAW_INPUT_TAG, 0))]
+            self._heads.remember(header, head, len(head))
+        parts: list[Buffer] = [head]
+        if request_id:
+            text = request_id.encode()
+            parts += (encode_framing(_ID_TAG, len(text)), text)
+        for content in data:
+            parts += (encode_framing(_RAW_INPUT_TAG, len(content)), content)
+        size = sum(map(len, parts))
+        if size > MAX_MESSAGE_BYTES:
+            raise invalid_argument(f"the request has {size} bytes; a gRPC message has at most {MAX_MESSAGE_BYTES}")
+        return join_small(parts)
 
 
 def _add_parameters(message: pb.ModelInferRequest, header: RequestHeader) -> None:
@@ -114,6 +143,34 @@ def decode_response(message: Buffer) -> DecodedResponse:
 
     Raises InferError(INTERNAL) if `message` is not a response.
     """
+    return _decode(*_split(message))
+
+
+class KeptResponseHeads:
+    """Decodes responses, of which most have equal heads: all but the tensors is decoded once, and shared."""
+
+    def __init__(self) -> None:
+        self._known: BoundedCache[bytes, DecodedResponse] = BoundedCache(
+            max_entries=256, max_bytes=1 << 20, max_entry_bytes=1 << 14
+        )
+
+    def decode(self, message: Buffer) -> DecodedResponse:
+        """Return the request id and the response, as `decode_response` does. Raises InferError(INTERNAL)."""
+        head, raw = _split(message)
+        known = self._known.get(head)
+        if known is None or len(raw) != len(known[1].data):
+            decoded = _decode(head, raw)
+            if raw:
+                request_id, response = decoded
+                kept = InferResponse(response.header, [b""] * len(raw), parameters=response.parameters)
+                self._known.remember(head, (request_id, kept), len(head))
+            return decoded
+        request_id, response = known
+        return request_id, InferResponse(response.header, raw, parameters=response.parameters)
+
+
+def _split(message: Buffer) -> tuple[bytes, list[Buffer]]:
+    """Return a response without the contents of its tensors, and those as views. Raises InferError(INTERNAL)."""
     view = memoryview(message)
     kept: list[Buffer] = []
     raw: list[Buffer] = []
@@ -125,7 +182,11 @@ def decode_response(message: Buffer) -> DecodedResponse:
                 kept.append(view[begin:stop])
     except (ValueError, IndexError):
         raise internal("the response is not a ModelInferResponse message") from None
-    parsed = _parse(pb.ModelInferResponse, b"".join(kept))
+    return b"".join(kept), raw
+
+
+def _decode(head: bytes, raw: Sequence[Buffer]) -> DecodedResponse:
+    parsed = _parse(pb.ModelInferResponse, head)
     specs = [_spec(tensor) for tensor in parsed.outputs]
     header = ResponseHeader(parsed.model_name, parsed.model_version, specs)
     parameters = {key: _value(parameter) for key, parameter in parsed.parameters.items()}
