@@ -183,6 +183,6 @@ class Measurement:
     unkept: int = 0
     """Requests that are missing in `kept`, because the memory for them was full."""
     unended: Unended = field(default_factory=Unended)
-    ended_before: Counter[int] = field(default_factory=Counter)
-    """Requests of each model that ended in a warm-up from which the load went on without a pause."""
+    ended_outside: Counter[int] = field(default_factory=Counter)
+    """Requests of each model that ended in a warm-up without a pause behind it, or after the load."""
     """Requests that waited for a response at the end, longer than any other request."""

@@ -149,7 +149,7 @@ class Level:
         self._interrupted = interrupted
         self._store = ColumnStore()
         self._totals = _Totals()
-        self._ended_before: Counter[int] = Counter()
+        self._ended_outside: Counter[int] = Counter()
         """See `Measurement`."""
         self._boundaries_ns: list[int] = []
         self._snapshots: list[Mapping[str, Any]] = []
@@ -185,10 +185,11 @@ class Level:
         rest = await self._generator.stop(_INTERRUPTED_DRAIN_S if self._why else drain_s)
         unended = Unended()
         for chunk in rest:
+            self._ended_outside.update(chunk.unended.model)
             unended.extend(chunk.unended, longer_than_ns=max(longest_ns * (2 if self._why else 1), _SHORTEST_WAIT_NS))
         measurement = await self._measurement(end_ns, sum(chunk.unsent for chunk in rest))
         measurement.unended = unended
-        measurement.ended_before = self._ended_before
+        measurement.ended_outside = self._ended_outside
         return measurement
 
     async def _warm_up(self, *, is_single: bool) -> None:
@@ -203,7 +204,7 @@ class Level:
             await self._pause(_FIRST_POLL_S)
             for chunk in await self._generator.take():
                 ended += len(chunk.records)
-                self._ended_before.update(chunk.records.model)
+                self._ended_outside.update(chunk.records.model)
                 last_s = time.monotonic() if len(chunk.records) else last_s
                 failed += sum(each.count for each in chunk.records.failures)
             elapsed_s = time.monotonic() - began_s
@@ -214,7 +215,7 @@ class Level:
                 break
         if is_single:
             await self._generator.stop(_DRAIN_S)
-            self._ended_before.clear()
+            self._ended_outside.clear()
 
     async def _watch(self, *, is_single: bool) -> None:
         """Gather records until the measurement is over."""

@@ -23,17 +23,16 @@ def unanswered(measurement: Measurement, model_index: int) -> Sequence[Errors]:
     They may be older than the last windows, from the warm-up for example: they are a part of all requests since then.
     """
     unended = measurement.unended
-    ages_s = [
-        (age_ns / 1e9, is_answered)
+    silent_s = [
+        age_ns / 1e9
         for model, age_ns, is_answered in zip(unended.model, unended.age_ns, unended.is_answered, strict=True)
-        if model == model_index
+        if model == model_index and not is_answered
     ]
-    silent_s = [age_s for age_s, is_answered in ages_s if not is_answered]
     if not silent_s:
         return ()
-    ended = int((measurement.columns.model == model_index).sum()) + measurement.ended_before[model_index]
+    among = int((measurement.columns.model == model_index).sum()) + measurement.ended_outside[model_index]
     text = f"no response, the oldest request waits since {max(silent_s):.1f} s"
-    return (Errors(UNANSWERED, len(silent_s), text, among=ended + len(ages_s)),)
+    return (Errors(UNANSWERED, len(silent_s), text, among=among),)
 
 
 def is_server_silent(errors: Sequence[Errors], successes: int) -> bool:
