@@ -13,6 +13,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
+from naiad.protocol.header_memory import SIGHTINGS
 from support.freed import freed_block
 from support.recording_engine import RecordingEngine
 
@@ -150,9 +151,10 @@ class TestInfer:
         assert (parsed.id, parsed.model_name, list(parsed.raw_output_contents)) == ("7", "m", [b"5678"])
 
     def test_requests_with_equal_headers_share_the_header(self, service, engine):
-        for number in range(2):
+        for number in range(SIGHTINGS + 2):
             call(service, "ModelInfer", infer_message(request_id=str(number)))
-        assert engine.submitted[0].header is engine.submitted[1].header
+            engine.submitted[-1].header.admission = "admitted"
+        assert engine.submitted[-2].header is engine.submitted[-1].header
 
     def test_error_of_the_model(self, service, engine, failures):
         it = call(service, "ModelInfer", infer_message(request_id="7"))

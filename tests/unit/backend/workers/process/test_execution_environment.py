@@ -139,7 +139,7 @@ def test_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "file").touch()
     (tmp_path / "requirements.txt").touch()
     monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InferError, match=r"file/environments cannot be made: .*; set NAIAD_CACHE"):
+    with pytest.raises(InferError, match=r"file/environments cannot be used: .*; set NAIAD_CACHE"):
         find_interpreter("m", {"EXECUTION_ENV_PATH": "requirements.txt"}, tmp_path)
 
 
