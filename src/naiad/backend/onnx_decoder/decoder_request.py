@@ -19,6 +19,9 @@ from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest
 
 _MAX_TEXT_BYTES = 4 << 20
+_MAX_TEXT_BYTES_PER_TOKEN = 128
+"""A prompt with more bytes than this for each token of the window is refused before it is cut into tokens."""
+_MIN_TEXT_BYTES = 64 << 10
 _MAX_SAMPLING_BYTES = 64 << 10
 _MAX_NUMBER = (1 << 31) - 1
 _RULES = SamplingRules(
@@ -89,18 +92,24 @@ def _text(tensors: Mapping[str, Any], name: str, max_bytes: int) -> str:
 
 
 def _prompt(tensors: Mapping[str, Any], facts: DecoderFacts) -> Sequence[int]:
-    texts = {name: _text(tensors, name, _MAX_TEXT_BYTES) for name in ("text_input", "messages")}
+    max_bytes = min(_MAX_TEXT_BYTES, max(_MIN_TEXT_BYTES, _MAX_TEXT_BYTES_PER_TOKEN * facts.window))
+    texts = {name: _text(tensors, name, max_bytes) for name in ("text_input", "messages")}
     given = [name for name, text in texts.items() if text]
     given += ["input_ids"] if len(tensors.get("input_ids", b"")) else []
     if len(given) != 1 or (given != ["input_ids"] and facts.tokenizer is None):
         known = "'text_input', 'messages' or 'input_ids'" if facts.tokenizer is not None else "'input_ids'"
         raise invalid_argument(f"a request has one of {known}, and not an empty one")
     if given == ["input_ids"]:
-        return _token_numbers(tensors["input_ids"], facts.vocabulary)
+        return _token_numbers(tensors["input_ids"], facts)
     is_chat = given == ["messages"]
     text = _chat(texts["messages"], facts.chat_format) if is_chat else texts["text_input"]
-    # The marks of a chat's format are in its text, the first token of all among them.
-    prompt: Sequence[int] = facts.tokenizer.encode(text, add_special_tokens=not is_chat).ids
+    # The marks of a chat are in its text, the first token of all among them; "plain" has none. `encode` would hold the
+    # interpreter's lock, for seconds where a text is long; a batch does not.
+    (encoded,) = facts.tokenizer.encode_batch_fast(
+        [text], add_special_tokens=not is_chat or facts.chat_format == "plain"
+    )
+    _check_length(len(encoded), facts)
+    prompt: Sequence[int] = encoded.ids
     if not prompt:
         raise invalid_argument(f"'{given[0]}' has no tokens; send a longer text")
     if max(prompt) >= facts.vocabulary:
@@ -111,13 +120,20 @@ def _prompt(tensors: Mapping[str, Any], facts: DecoderFacts) -> Sequence[int]:
     return prompt
 
 
-def _token_numbers(data: Any, vocabulary: int) -> Sequence[int]:
-    numbers = np.frombuffer(data, "<i8")
+def _token_numbers(data: Any, facts: DecoderFacts) -> Sequence[int]:
+    numbers, vocabulary = np.frombuffer(data, "<i8"), facts.vocabulary
+    _check_length(numbers.size, facts)
     if int(numbers.min()) < 0 or int(numbers.max()) >= vocabulary:
         wrong = next(number for number in numbers.tolist() if not 0 <= number < vocabulary)
         raise invalid_argument(f"'input_ids' has the token {wrong}; expected numbers from 0 to {vocabulary - 1}")
     found: Sequence[int] = numbers.tolist()
     return found
+
+
+def _check_length(tokens: int, facts: DecoderFacts) -> None:
+    """Refuse a prompt that does not fit, before its tokens become a list."""
+    if tokens >= facts.window:
+        _max_tokens(tokens, 0, facts)
 
 
 def _max_tokens(prompt: int, wanted: int, facts: DecoderFacts) -> int:

@@ -109,7 +109,10 @@ class StepEngine:
     def _fail(self, rows: Sequence[DecoderRow], error: BaseException) -> None:
         known = error if isinstance(error, InferError) else self._error_of(error)
         for row in rows:
-            row.fail(known)
+            try:
+                row.fail(known)
+            except Exception:  # the other rows must end too, and the thread must go on
+                _log.error("model '%s': the end of a request was not sent", self._name, exc_info=True)
         self._drop_ended()
 
     def _error_of(self, error: BaseException) -> InferError:

@@ -5,6 +5,7 @@ from typing import Any
 
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import Parameters
+from naiad.backend.texts.generation_request import NUMBERS
 from naiad.backend.texts.json_directory import AGAIN, JsonDirectory
 from naiad.core.chat_format import CHAT_FORMATS, recognized_format
 from naiad.core.errors import excerpt
@@ -12,6 +13,7 @@ from naiad.core.errors import excerpt
 _WINDOWS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Members of `config.json` with the most tokens of a text; which one depends on the model type."""
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_TOP_K = (0, (1 << 31) - 1)
 _TEMPLATE_FILE = "chat_template.jinja"
 
 
@@ -63,10 +65,13 @@ class GenerationDirectory(JsonDirectory):
 
     def _given(self, names: Sequence[str]) -> dict[str, Any]:
         found = {name: self._generation[name] for name in names if self._generation.get(name) is not None}
-        wrong = next((name for name, value in found.items() if type(value) not in (int, float) or value < 0), None)
-        if wrong is not None:
-            shown = excerpt(repr(found[wrong]))
-            raise self.error(f"has '{wrong}' in generation_config.json with {shown}; expected a number; {AGAIN}")
+        for name, value in found.items():
+            low, high = NUMBERS.get(name, _TOP_K)
+            kinds = (int, float) if name in NUMBERS else (int,)
+            if type(value) not in kinds or not low <= value <= high:
+                what = f"a {'whole ' if kinds == (int,) else ''}number from {low} to {high}"
+                shown = excerpt(repr(value))
+                raise self.error(f"has '{name}' in generation_config.json with {shown}; expected {what}; {AGAIN}")
         return found
 
     def chat_format(self, parameters: Parameters) -> str:

@@ -15,6 +15,9 @@ from naiad.core.tensor import Array
 _FIRST_PART = 64
 """Tokens that are looked at first for `top_p`."""
 _GROWTH = 8
+_LEAST_REPETITION = 1e-9
+"""Smaller penalties choose the same tokens, and are 0 in float32."""
+_LARGEST = np.finfo(np.float32).max
 
 
 class Sampler:
@@ -28,10 +31,11 @@ class Sampler:
         self._min_p = float(given.get("min_p", 0))
         self._frequency = float(given.get("frequency_penalty", 0))
         self._presence = float(given.get("presence_penalty", 0))
-        self._repetition = float(given.get("repetition_penalty", 1)) or 1.0
+        self._repetition = max(_LEAST_REPETITION, float(given.get("repetition_penalty", 1)) or 1.0)
         self._has_penalties = bool(self._frequency or self._presence or self._repetition != 1)
         self._counts: Counter[int] = Counter()
-        self._is_greedy = self._temperature == 0 or self._top_k == 1
+        # Smaller temperatures are 0 in float32, and nothing can be divided by that.
+        self._is_greedy = np.float32(self._temperature) == 0 or self._top_k == 1
         seed = given.get("seed")
         # Any whole number is a seed; numpy takes those from 0 on.
         self._random = None if self._is_greedy else np.random.default_rng(None if seed is None else seed % (1 << 64))
@@ -39,11 +43,12 @@ class Sampler:
     def pick(self, logits: Array) -> int:
         """Return the next token for logits [vocabulary]. Raises InferError(INTERNAL) if they are no numbers."""
         values = np.asarray(logits, np.float32)
-        if self._has_penalties:
-            values = self._penalized(values)
         token = int(np.argmax(values))
         if not np.isfinite(values[token]):
             raise internal(f"the model has returned the logit {values[token]} for token {token}; it is damaged")
+        if self._has_penalties:
+            values = self._penalized(values)
+            token = int(np.argmax(values))
         if self._random is not None:
             token = self._draw(values, float(values[token]))
         if self._has_penalties:
@@ -57,8 +62,10 @@ class Sampler:
         tokens = np.fromiter(self._counts, np.int64, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
         found = values[tokens]
-        found = np.where(found > 0, found / self._repetition, found * self._repetition)
-        values[tokens] = found - self._frequency * counts - self._presence
+        with np.errstate(over="ignore"):
+            found = np.where(found > 0, found / self._repetition, found * self._repetition)
+            # A tiny penalty makes logits that float32 does not have.
+            values[tokens] = np.clip(found - self._frequency * counts - self._presence, -_LARGEST, _LARGEST)
         return values
 
     def _draw(self, logits: Array, largest: float) -> int:

@@ -38,6 +38,10 @@ class TokenText:
         clean = text.rstrip(_UNKNOWN)
         if len(clean) == len(text) or len(self._ids) - self._context > _MOST_HELD:
             piece = text[self._shown :]
+            if not piece:
+                # A special token, which is no context: after it alone the next word would lose its space.
+                self._ids.pop()
+                return ""
             self._ids = self._ids[self._context :]
             self._context = len(self._ids)
             self._shown = len(self._text(self._ids))

@@ -88,6 +88,10 @@ def test_chat_format_is_recognized_and_can_be_named(tmp_path, files):
         ({"tokenizer.json": "{}"}, {}, "tokenizer.json that cannot be read"),
         ({"config.json": {"n_ctx": -1}}, {}, "'n_ctx' in config.json with -1"),
         ({"generation_config.json": {"do_sample": True, "top_p": "x"}}, {}, "'top_p' in generation_config.json"),
+        ({"generation_config.json": {"do_sample": True, "min_p": 1.5}}, {}, "'min_p' in .* with 1.5; .* from 0 to 1"),
+        ({"generation_config.json": {"do_sample": True, "top_k": 2.5}}, {}, "'top_k' in .* a whole number"),
+        ({"generation_config.json": '{"do_sample": true, "temperature": NaN}'}, {}, "'temperature' in .* with nan"),
+        ({"generation_config.json": '{"repetition_penalty": Infinity}'}, {}, "'repetition_penalty' in .* with inf"),
     ],
 )
 def test_wrong_values_are_named(tmp_path, files, parameters, message):

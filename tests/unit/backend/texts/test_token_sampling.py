@@ -36,6 +36,8 @@ def test_frequencies_follow_the_logits():
         ({"top_k": 3, "top_p": 0.5}, {1, 2}),
         ({"min_p": 0.45}, {1, 2, 3}),
         ({"temperature": 1e-9}, {1}),
+        ({"temperature": 1e-46}, {1}),
+        ({"temperature": 1e-50, "min_p": 0.1}, {1}),
     ],
 )
 def test_rare_tokens_are_left_out(given, tokens):
@@ -85,3 +87,8 @@ def test_logits_that_are_no_numbers_are_an_error():
 def test_impossible_tokens_are_never_drawn():
     logits = np.array([-np.inf, 0.0, -np.inf], np.float32)
     assert set(drawn(50, logits)) == {1}
+
+
+@pytest.mark.parametrize("penalty", [1e-38, 1e-300, 100])
+def test_any_penalty_leaves_numbers(penalty):
+    assert sum(drawn(20, LOGITS + 5, repetition_penalty=penalty).values()) == 20

@@ -60,3 +60,11 @@ def test_endless_bytes_are_not_held_forever():
 @pytest.mark.parametrize(("prompt", "pieces"), [((1,), [" day", "s", ""]), ((), ["day", "s", ""])])
 def test_space_before_the_first_word(prompt, pieces):
     assert pieces_of(word_tokenizer(), [2, 3], prompt) == pieces
+
+
+def test_a_special_token_between_words_keeps_the_space():
+    tokenizer = word_tokenizer()
+    tokenizer.add_special_tokens(["<s>"])
+    special = tokenizer.token_to_id("<s>")
+    tokens = [2, special, special, 2, special, 1]
+    assert pieces_of(tokenizer, tokens, (1,)) == [" day", "", "", " day", "", " good", ""]
