@@ -1,6 +1,7 @@
 """`naiad consume` with a real Redis: answers, dead letters, kills, orders to end, a Redis that is away."""
 
 import asyncio
+import dataclasses
 import json
 import re
 import signal
@@ -213,6 +214,41 @@ def test_a_redis_that_comes_back_gets_all_answers(redis: RedisClient, broker: Re
     assert f"Redis at 127.0.0.1:{broker.port}" in troubles[0]
     assert set(answers(redis)) == set(sent)
     assert redis.xpending("in", "naiad")["pending"] == 0
+
+
+def test_a_full_redis_is_waited_for(redis: RedisClient, models: Path) -> None:
+    sent, troubles, is_full = send(redis, 400), [], threading.Event()
+
+    def show(progress: ConsumeProgress) -> None:
+        if progress.answered and not is_full.is_set():
+            is_full.set()
+            redis.config_set("maxmemory", 1)
+        if progress.trouble and not troubles:
+            troubles.append(progress.trouble)
+            redis.config_set("maxmemory", 0)
+
+    consumption = Consumption(ConsumeJob(rows_of(redis, models, "slow"), until_empty=True, claim_after_s=1), show)
+    try:
+        asyncio.run(asyncio.wait_for(consumption.run(), END_S))
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert "used memory > 'maxmemory'" in troubles[0]
+    assert set(answers(redis)) == set(sent)
+
+
+def test_keys_of_any_value_end_no_consumer(redis: RedisClient, models: Path) -> None:
+    nested = "[" * 300 + "]" * 300
+    ids = [redis.xadd("in", {"data": f'{{"INPUT0": [1, 2, 3, 4], "number": {key}}}'}) for key in (nested, 1 << 70, 1)]
+    summary = consume(ConsumeJob(rows_of(redis, models, keys=("number",)), until_empty=True))
+    assert summary.answered == 3
+    assert sorted(answers(redis)) == ids
+
+
+def test_one_queue_under_two_hosts_is_refused(redis: RedisClient, models: Path) -> None:
+    rows = rows_of(redis, models)
+    rows = dataclasses.replace(rows, output=rows.inputs[0].replace("127.0.0.1", "localhost"))
+    with pytest.raises(InferError, match="must differ"):
+        consume(ConsumeJob(rows, until_empty=True))
 
 
 def test_a_queue_that_is_deleted_ends_the_consumer(redis: RedisClient, models: Path) -> None:

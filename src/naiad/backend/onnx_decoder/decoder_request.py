@@ -103,8 +103,8 @@ def _prompt(tensors: Mapping[str, Any], facts: DecoderFacts) -> Sequence[int]:
         return _token_numbers(tensors["input_ids"], facts)
     is_chat = given == ["messages"]
     text = _chat(texts["messages"], facts.chat_format) if is_chat else texts["text_input"]
-    # The marks of a chat are in its text, the first token of all among them; "plain" has none. `encode` would hold the
-    # interpreter's lock, for seconds where a text is long; a batch does not.
+    # The marks of a chat are in its text, the first token of all among them; "plain" has none. `encode` would hold
+    # the interpreter's lock, for seconds where a text is long; a batch does not.
     (encoded,) = facts.tokenizer.encode_batch_fast(
         [text], add_special_tokens=not is_chat or facts.chat_format == "plain"
     )

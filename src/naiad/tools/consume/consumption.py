@@ -56,7 +56,7 @@ class Consumption:
         job.check()
         self._job = job
         self._on_progress = on_progress
-        read, written, dead = _addresses(job)
+        self._addresses = read, written, dead = _addresses(job)
         self._source: MessageSource = RedisSource(read, job.group, job.consumer, job.claim_after_s)
         self._sink: MessageSink = RedisSink(written, job.max_length)
         self._dead: MessageSink = RedisSink(dead)
@@ -85,6 +85,7 @@ class Consumption:
         try:
             for queue in queues:
                 await queue.open()
+            _check_differ([await queue.place() for queue in queues], self._addresses)
             async with open_endpoint(self._job.rows) as endpoint:
                 signature = read_signature(self._job.rows, await endpoint.metadata(), await endpoint.config())
                 await self._source.join()
@@ -140,7 +141,8 @@ class Consumption:
                 await self._freed.wait()
                 continue
             may_be_new = len(self._refused) < bounds.limit
-            messages = await self._persist(partial(self._source.read, size, _WAIT_S, may_be_new=may_be_new))
+            read = partial(self._read_once, bounds, may_be_new=may_be_new)
+            messages = await self._persist(read)
             if messages:
                 messages = self._note(messages)
                 if not messages:
@@ -151,6 +153,13 @@ class Consumption:
                 await batches.put((messages, chunk, hopeless, await requests.start(chunk, tasks)))
             elif self._job.until_empty and not self._open and await self._persist(self._source.is_empty):
                 break
+
+    async def _read_once(self, bounds: FlowBounds, *, may_be_new: bool) -> Sequence[QueueMessage]:
+        try:
+            return await self._source.read(bounds.size, _WAIT_S, may_be_new=may_be_new)
+        except QueueAwayError:
+            bounds.shrink()  # the messages may be too large for the connection
+            raise
 
     def _note(self, messages: Sequence[QueueMessage]) -> Sequence[QueueMessage]:
         """Note what was read; return the messages that are still in the queue."""
@@ -267,8 +276,15 @@ def _addresses(job: ConsumeJob) -> tuple[QueueAddress, QueueAddress, QueueAddres
     """Return where messages come from, and where answers and dead letters go."""
     read, written = parse_queue_address(job.source), parse_queue_address(job.rows.output)
     dead = parse_queue_address(job.dead_letters) if job.dead_letters else replace(read, name=f"{read.name}:dead")
-    if len({read.place, written.place, dead.place}) < 3:
+    addresses = read, written, dead
+    _check_differ([each.place for each in addresses], addresses)
+    return addresses
+
+
+def _check_differ(places: Sequence[object], addresses: tuple[QueueAddress, QueueAddress, QueueAddress]) -> None:
+    """Refuse queues of which two are the same: a consumer would read what it writes, without end."""
+    if len(set(places)) < len(places):
+        read, written, dead = addresses
         raise invalid_argument(
             f"the queues of messages ({read}), answers ({written}) and dead letters ({dead}) must differ"
         )
-    return read, written, dead

@@ -5,6 +5,8 @@ _MOST_ROWS = 1024
 _CHUNK_BYTES = 16 << 20
 """Of the messages that are read at once, once their size is known."""
 _GROWTH = 4
+_SHRINKING = 8
+"""More than the growth: each read that fails counts as a delivery of its messages."""
 
 
 class FlowBounds:
@@ -24,3 +26,7 @@ class FlowBounds:
         """Take the size of the messages of a read into account."""
         fitting = _CHUNK_BYTES * count // max(1, size_bytes)
         self.size = max(1, min(self._most, fitting, _GROWTH * self.size))
+
+    def shrink(self) -> None:
+        """Read fewer messages at once: they did not arrive in time."""
+        self.size = max(1, self.size // _SHRINKING)

@@ -49,6 +49,9 @@ class MessageSource(Protocol):
     async def open(self) -> None:
         """Connect. Raises InferError for an address that cannot have a queue."""
 
+    async def place(self) -> tuple[object, ...]:
+        """Return what the queue has alone, also where several addresses lead to it."""
+
     async def join(self) -> None:
         """Make queue and group if they do not exist. A new group gets all messages, from the first one."""
 
@@ -79,6 +82,9 @@ class MessageSink(Protocol):
 
     async def open(self) -> None:
         """Connect. Raises InferError for an address that cannot have a queue."""
+
+    async def place(self) -> tuple[object, ...]:
+        """Return what the queue has alone, also where several addresses lead to it."""
 
     async def write(self, messages: Sequence[Mapping[bytes, bytes]]) -> None:
         """Write messages, all or none. After QueueAwayError they may be written all the same."""

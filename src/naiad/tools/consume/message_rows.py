@@ -19,7 +19,7 @@ from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.row_outputs import to_block
 from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sinks.sink import is_single
-from naiad.tools.predict.sinks.texts import json_rows, key_texts
+from naiad.tools.predict.sinks.texts import json_rows, key_text, key_texts
 from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
 from naiad.tools.values.json_values import decoded, kind_of, parse_text
 from naiad.tools.values.tensor import InputError
@@ -48,9 +48,12 @@ class MessageRows:
         failures: dict[int, str] = {}
         for offset, message in enumerate(messages):
             try:
-                rows.append(self._row(message.fields))
-            except (InputError, InferError) as error:
-                failures[offset] = error.message if isinstance(error, InferError) else str(error)
+                row = self._row(message.fields)
+                for key in self._keys:
+                    key_text(row.get(key))
+                rows.append(row)
+            except Exception as error:  # of any kind: it would end each consumer that gets the message
+                failures[offset] = _reason(error)
                 rows.append({})
         return to_chunk(self._records.rows("", 0, rows, failures), self._signature.inputs, self._signature.pictures)
 
@@ -118,6 +121,12 @@ def dead_letter(message: QueueMessage, reason: str) -> Fields:
         b"naiad-reason": excerpt(reason).encode("utf-8", "replace"),
         b"naiad-deliveries": b"%d" % message.deliveries,
     }
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InferError):
+        return error.message
+    return str(error) if isinstance(error, InputError) else f"it cannot be read: {type(error).__name__}: {error}"
 
 
 def _picture(value: Any, where: str) -> Any:

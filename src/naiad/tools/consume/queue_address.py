@@ -41,15 +41,20 @@ class QueueAddress:
 
 def parse_queue_address(text: str) -> QueueAddress:
     """Return the address of a queue. Raises InferError(INVALID_ARG); the message has no password."""
+    # Nothing before the last "@" is ever shown: a part of a password may stand where a host or a path is expected.
+    begin, _, end = text.rpartition("@")
+    scheme = text.partition("://")[0] if "://" in (begin or end) else ""
+    shown = excerpt(f"{scheme}://{end.rpartition('://')[2]}" if scheme.isalnum() else end)
     try:
         parts = urlsplit(text)
         port = parts.port
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise invalid_argument(f"the address of a queue cannot be read: {error}; {_FORM}") from None
-    shown = excerpt(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+    except ValueError:  # whose text may have a part of the password
+        raise _wrong(shown, "it cannot be read") from None
     if parts.scheme not in SCHEMES:
         raise invalid_argument(f"'{shown}' has no known scheme; {_FORM}, or rediss:// for TLS")
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise _wrong(shown, "there is an @ after the host, or a / ? or # before it")
     name = unquote(parts.path.removeprefix("/"))
     if not parts.hostname or not name:
         raise invalid_argument(f"'{shown}' has no {'stream' if parts.hostname else 'host'}; {_FORM}")
@@ -70,4 +75,7 @@ def parse_queue_address(text: str) -> QueueAddress:
 
 
 def _wrong(shown: str, why: str) -> InferError:
-    return invalid_argument(f"'{shown}' is not the address of a queue: {why}; {_FORM}")
+    return invalid_argument(
+        f"'{shown}' is not the address of a queue: {why}; {_FORM}, and / ? # @ : of a password or "
+        "name as %2F %3F %23 %40 %3A"
+    )

@@ -23,8 +23,24 @@ _TIMEOUT_S = 5.0
 """For a command, beyond the time that it may block."""
 _CLAIMS_PER_PERIOD = 4
 """Searches for entries of consumers that are gone, in the time after which they are."""
-_FOR_NOW = ("OOM", "READONLY", "LOADING", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "EXECABORT")
-"""Begins of errors that end without a change of the command."""
+_FOR_NOW = (
+    "BusyLoadingError",
+    "ClusterDownError",
+    "ExecAbortError",
+    "MasterDownError",
+    "OutOfMemoryError",
+    "ReadOnlyError",
+    "TryAgainError",
+)
+"""Classes of errors that end without a change of the command."""
+_FOR_NOW_TEXTS = ("MISCONF", "BUSY ")
+_LEAVE = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then
+    return redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+end
+return -1
+"""
+"""In one step: with a message that comes in between its pending entry would go too."""
 _T = TypeVar("_T")
 
 
@@ -35,6 +51,7 @@ class RedisConnection:
         """Raises InferError(INVALID_ARG) without the `redis` package."""
         try:
             import redis.asyncio as redis
+            from redis import exceptions
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
         except ImportError:
@@ -42,6 +59,7 @@ class RedisConnection:
         self.address = address
         self._errors = (redis.RedisError, OSError)
         self._away = (redis.ConnectionError, redis.TimeoutError, OSError)
+        self._for_now = tuple(getattr(exceptions, name) for name in _FOR_NOW if hasattr(exceptions, name))
         self._denied = redis.AuthenticationError
         self.client: Any = redis.Redis(
             host=address.host,
@@ -70,16 +88,28 @@ class RedisConnection:
         if kind not in (b"none", b"stream"):
             raise invalid_argument(f"{self.address} is a {kind.decode()}, not a stream; choose another name")
 
+    async def place(self) -> tuple[object, ...]:
+        """Return the number that the server drew when it began, the database, and the name of the stream."""
+        address = self.address
+        try:
+            found: Any = await self.call(lambda: self.client.info("server"))
+        except QueueAwayError:
+            raise
+        except InferError:  # a user who may not ask: names have to do
+            return address.place
+        return found.get("run_id"), address.database, address.name
+
     async def close(self) -> None:
         """Close the connections."""
         await self.client.aclose()
 
     def _named(self, error: Exception) -> InferError:
         # An error in a transaction has the command before it, with the user's data.
-        text = str(error).rpartition(" of pipeline caused error: ")[2] or type(error).__name__
+        text = str(error).rpartition(" of pipeline caused error: ")[2].removeprefix("('").removesuffix("',)")
+        text = text or type(error).__name__
         if isinstance(error, self._denied):
             return invalid_argument(f"{self.address}: {text}; write redis://USER:PASSWORD@HOST/STREAM")
-        if isinstance(error, self._away) or text.startswith(_FOR_NOW):
+        if isinstance(error, (*self._away, *self._for_now)) or text.startswith(_FOR_NOW_TEXTS):
             return QueueAwayError(f"Redis at {self.address.server}: {text.rstrip('.')}")
         if text.startswith(("NOGROUP", "UNBLOCKED")):
             return QueueLostError(
@@ -111,6 +141,10 @@ class RedisSource:
     async def open(self) -> None:
         """Connect."""
         await self._redis.open()
+
+    async def place(self) -> tuple[object, ...]:
+        """Return what the stream has alone."""
+        return await self._redis.place()
 
     async def join(self) -> None:
         """Make stream and group if they do not exist: the group begins with the first entry."""
@@ -175,11 +209,7 @@ class RedisSource:
             await self._redis.close()
 
     async def _leave(self) -> None:
-        pending: Any = await self._call(
-            lambda: self._client.xpending_range(self._stream, self._group, "-", "+", 1, self._consumer)
-        )
-        if not pending:
-            await self._call(lambda: self._client.xgroup_delconsumer(self._stream, self._group, self._consumer))
+        await self._call(lambda: self._client.eval(_LEAVE, 1, self._stream, self._group, self._consumer))
 
     async def _call(self, command: Callable[[], Awaitable[_T]]) -> _T:
         return await self._redis.call(command)
@@ -268,6 +298,10 @@ class RedisSink:
     async def open(self) -> None:
         """Connect."""
         await self._redis.open()
+
+    async def place(self) -> tuple[object, ...]:
+        """Return what the stream has alone."""
+        return await self._redis.place()
 
     async def write(self, messages: Sequence[Mapping[bytes, bytes]]) -> None:
         """Add entries in one transaction."""

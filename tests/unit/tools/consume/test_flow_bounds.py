@@ -33,3 +33,13 @@ def test_a_read_always_fits_the_limit(wanted: int, rows: int, reads: list[tuple[
         bounds.learn(count, size_bytes)
         assert 1 <= bounds.size <= bounds.limit
     assert bounds.limit == wanted or not wanted
+
+
+def test_reads_that_did_not_arrive_are_smaller():
+    bounds = FlowBounds(0, 200)
+    bounds.learn(16, 16)
+    before = bounds.size
+    bounds.shrink()
+    assert bounds.size == before // 8
+    bounds.shrink()
+    assert bounds.size == 1

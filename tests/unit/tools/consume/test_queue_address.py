@@ -24,6 +24,13 @@ def test_an_address_has_host_port_stream_and_database() -> None:
         ("redis://joe:secret@queue/a?db=x", "db is 'x'"),
         ("redis://joe:secret@queue/a?dbs=1", "an option other than db"),
         ("redis://joe:secret@queue/a?db", "cannot be read"),
+        ("joe:secret@queue/a", "no known scheme"),
+        ("joe:secret://@queue/a", "no known scheme"),
+        ("redis:/joe:secret@queue/a", "an @ after the host"),
+        ("redis://joe:secret#1@queue/a", "cannot be read"),
+        ("redis://joe:secret/1@queue/a", "cannot be read"),
+        ("redis://joe:1234?secret@queue/a", "cannot be read"),
+        ("redis://joe:12345/secret@queue/a", "an @ after the host"),
     ],
 )
 def test_errors_name_the_form_and_no_password(text: str, reason: str) -> None:

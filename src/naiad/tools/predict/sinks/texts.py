@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import orjson
 
+from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array
 from naiad.tools.predict.rows.row_outputs import OutputColumn
 
@@ -88,4 +89,17 @@ def key_value(value: Any) -> Any:
 
 def key_texts(values: Sequence[Any]) -> list[bytes]:
     """Return the JSON text of each key."""
-    return [orjson.dumps(key_value(value), default=str) for value in values]
+    return [key_text(value) for value in values]
+
+
+def key_text(value: Any) -> bytes:
+    """Return the JSON text of a key. Raises InferError(INVALID_ARG) if it is nested too deeply."""
+    key = key_value(value)
+    try:
+        return orjson.dumps(key, default=str)
+    except TypeError:  # over 254 levels, or a whole number beyond 64 bits
+        pass
+    try:
+        return json.dumps(key, default=str).encode()
+    except RecursionError:
+        raise invalid_argument("a key is nested too deeply to be written; send a smaller one") from None
