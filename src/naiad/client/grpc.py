@@ -158,6 +158,10 @@ class GrpcCalls:
         """Unregister a CUDA region."""
         await self._call("CudaSharedMemoryUnregister", (messages.encode_region_name(name),))
 
+    def renew(self) -> None:
+        """Open new connections for further calls; calls in flight go on."""
+        self._pool.renew()
+
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple
 
-from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector, NotConnectedError
 from naiad.client.grpc_connection import CallRefusedError, ClientCall, GrpcConnection
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
@@ -102,6 +102,11 @@ class Http2ClientProtocol(GrpcConnection[AwaitedCall]):
         """Whether it takes no new calls: the server goes away. Open calls continue."""
         return self.http2.is_retired
 
+    def retire(self) -> None:
+        """Take no new calls; close when the present ones have ended."""
+        self.http2.is_going_away = True
+        self._retire()
+
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
         """Send a call and return its response; a caller that is cancelled resets the stream.
 
@@ -174,6 +179,9 @@ class Http2Pool:
         self._freed = asyncio.Event()
         self._closed_count = 0
         """Number of calls of `close`: calls that began before fail."""
+        self._failure_count = 0
+        """Number of connections that could not be opened: calls that waited meanwhile fail too, and at once."""
+        self._failure = ""
 
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
         """Send a call and return its response; once more if the server refused it unprocessed. Raises InferError."""
@@ -211,6 +219,11 @@ class Http2Pool:
             connection.abort()
         self._connections.clear()
 
+    def renew(self) -> None:
+        """Open new connections for further calls: nothing may arrive over the present ones any more."""
+        for connection in self._connections:
+            connection.retire()
+
     def _find(self) -> Http2ClientProtocol | None:
         if self._waiting.locked():
             return None  # Earlier calls wait for a stream.
@@ -223,6 +236,7 @@ class Http2Pool:
         return None
 
     async def _wait(self, began: int) -> Http2ClientProtocol:
+        failures = self._failure_count
         async with self._waiting:
             while began == self._closed_count:
                 connection = self._first_free()
@@ -230,7 +244,9 @@ class Http2Pool:
                     return connection
                 self._connections = [each for each in self._connections if each.is_open]
                 if sum(not each.is_retired for each in self._connections) < self._max_connections:
-                    opened = await self._open()
+                    if failures != self._failure_count:
+                        raise NotConnectedError(self._failure)
+                    opened = await self._open_noted()
                     if began != self._closed_count:
                         opened.abort()
                         break
@@ -240,6 +256,13 @@ class Http2Pool:
                 await self._freed.wait()
             raise ClientClosedError
 
+    async def _open_noted(self) -> Http2ClientProtocol:
+        try:
+            return await self._open()
+        except NotConnectedError as error:
+            self._failure_count, self._failure = self._failure_count + 1, error.message
+            raise
+
     async def _open(self) -> Http2ClientProtocol:
         protocol = await self._connector.open(lambda: Http2ClientProtocol(self._limits, self._freed.set))
         try:
@@ -247,9 +270,12 @@ class Http2Pool:
                 await protocol.ready
         except TimeoutError:
             protocol.abort()
-            raise ConnectionFailedError(
+            raise NotConnectedError(
                 f"{self._connector.address.url} sent no HTTP/2 SETTINGS within {self._connector.timeout_s:g} s"
             ) from None
+        except ConnectionFailedError as error:  # before a call could be sent
+            protocol.abort()
+            raise NotConnectedError(error.message) from None
         except BaseException:
             protocol.abort()
             raise

@@ -158,7 +158,8 @@ def _tensor_difference(kind: str, here: _Tensor, there: Mapping[str, _Tensor], *
 
 
 def _text(tensor: _Tensor) -> str:
-    return f"{BY_CONFIG_NUMBER[tensor.data_type].value} {list(tensor.dims)}"
+    known = BY_CONFIG_NUMBER.get(tensor.data_type)
+    return f"{f'datatype {tensor.data_type}' if known is None else known.value} {list(tensor.dims)}"
 
 
 def check_written(config: ModelConfig) -> None:

@@ -104,6 +104,8 @@ class GrpcServer:
                 if not await self._calls.is_model_ready(model, version):
                     raise InferError(ErrorCode.UNAVAILABLE, f"model '{model}' is not ready there")
         except TimeoutError:
+            # A router or a proxy may have lost a connection without a word; a new one may work.
+            self._calls.renew()
             raise InferError(ErrorCode.UNAVAILABLE, f"no answer within {_DESCRIBE_S:g} s") from None
         return config
 

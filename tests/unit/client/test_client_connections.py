@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError, connecting
+from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError, NotConnectedError, connecting
 from naiad.client.connecting import Connector, parse_address
 from naiad.client.http1 import Http1Protocol
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK
@@ -482,3 +482,30 @@ def test_message_too_large_leaves_no_call_open():
         assert not connection.http2.streams
 
     with_grpc(lambda _, stream_id: live(stream_id), body)
+
+
+def test_calls_that_wait_for_a_connection_fail_together():
+    count = 0
+
+    async def handle(reader, writer):
+        nonlocal count
+        count += 1
+        await reader.read()  # and no SETTINGS
+        writer.close()
+
+    async def body():
+        async with server_of(handle, "grpc") as url, Client(url, connect_timeout_s=0.1) as client:
+            for result in await asyncio.gather(*(client.is_live() for _ in range(5)), return_exceptions=True):
+                assert isinstance(result, NotConnectedError)
+        assert count == 1
+
+    run(body)
+
+
+def test_renewed_calls_open_a_new_connection():
+    async def body(client):
+        assert await client.is_live()
+        client._calls.renew()
+        assert await client.is_live()
+
+    assert with_grpc(lambda number, stream_id: live(stream_id), body) == 2

@@ -11,28 +11,23 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.remote_settings import RemoteSettings, difference
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
+from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, stopped
 from naiad.engine.remote.remote_addresses import RemoteAddress, RemoteAddresses
 from naiad.engine.remote.remote_port import Cancellable, RemoteFailure
+from naiad.engine.remote.remote_responses import RemoteResponses
 from naiad.engine.serving.served import Served
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
-if TYPE_CHECKING:
-    from naiad.core.tensor import TensorSpec
-
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-_HEADER_LIMIT = 1024
-"""Limit of the cached response headers."""
 
 
 class _RemoteCall:
@@ -70,7 +65,7 @@ class RemoteModel(Served):
         self._rules = AdmissionRules(config)
         self._outputs = {each.name: each for each in config.output}
         self._calls: dict[int, _RemoteCall] = {}
-        self._headers: dict[tuple[TensorSpec, ...], ResponseHeader] = {}
+        self._responses = RemoteResponses(name, str(version), config)
         self._error_header = ResponseHeader(name, self.version, ())
         self._stopping = False
         self._all_ended = threading.Event()
@@ -187,7 +182,7 @@ class RemoteModel(Served):
             self._failed(call, result)
             return
         try:
-            header = self._response_header(result)
+            header = self._responses.header(call.request, result)
         except InferError as error:
             self._fail(call, self._named(error, call.address))
             return
@@ -217,29 +212,6 @@ class RemoteModel(Served):
         """Return an error with the name of the model, and of the server that returned it."""
         place = f" at {address.server.url}" if address is not None and address.server.url not in error.message else ""
         return error.with_message(f"remote model '{self.name}'{place}: {error.message}")
-
-    def _response_header(self, response: InferResponse) -> ResponseHeader:
-        """Return the header for these outputs, made once. Raises InferError for outputs of other datatypes."""
-        specs = response.header.outputs
-        header = self._headers.get(specs)
-        if header is not None:
-            return header
-        rank = 1 if self.config.max_batch_size else 0
-        for spec in specs:
-            known = self._outputs.get(spec.name)
-            if (
-                known is None
-                or spec.datatype.config_number != known.data_type
-                or len(spec.shape) != (rank + len(known.dims))
-            ):
-                raise internal(
-                    f"the response has output '{spec.name}' {spec.datatype.value} {list(spec.shape)}, which does not "
-                    "fit the configuration; has the model changed there?"
-                )
-        if len(self._headers) >= _HEADER_LIMIT:
-            self._headers.clear()
-        header = self._headers[specs] = ResponseHeader(self.name, self.version, specs)
-        return header
 
     def _record(self, call: _RemoteCall) -> None:
         """Count one execution: all of its time is computing."""

@@ -95,7 +95,7 @@ class RedisConnection:
             found: Any = await self.call(lambda: self.client.info("server"))
         except QueueAwayError:
             raise
-        except InferError:  # a user who may not ask: names have to do
+        except InferError:  # the user may not ask: names have to do
             return address.place
         return found.get("run_id"), address.database, address.name
 

@@ -42,7 +42,11 @@ class Sent:
         self.is_cancelled = True
 
     def answer(self, datatype: DataType = DataType.FP32) -> None:
-        self.on_done(InferResponse(ResponseHeader("far", "9", [TensorSpec("Y", datatype, (1, 2))]), [DATA]))
+        self.answer_with([("Y", datatype, (1, 2))], [DATA])
+
+    def answer_with(self, outputs: Sequence[tuple[str, DataType, tuple[int, ...]]], data: Sequence[bytes]) -> None:
+        specs = [TensorSpec(*each) for each in outputs]
+        self.on_done(InferResponse(ResponseHeader("far", "9", specs), list(data)))
 
     def fail(self, error: InferError, *, has_begun: bool = True, is_away: bool = False) -> None:
         self.on_done(RemoteFailure(error, has_begun, is_away))
@@ -191,7 +195,53 @@ def test_a_response_with_other_tensors_is_an_error() -> None:
     port.servers[0].sent[0].answer(DataType.INT32)
     assert answers[0].error is not None
     assert answers[0].error.code is ErrorCode.INTERNAL
-    assert "output 'Y' INT32 [1, 2]" in answers[0].error.message
+    assert "the response has 'Y' INT32 [1, 2]" in answers[0].error.message
+
+
+Y = ("Y", DataType.FP32, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "data", "message"),
+    [
+        ([Y], [b"1234"], "has 4 bytes; expected 8"),
+        ([("Y", DataType.FP32, (2, 2))], [DATA * 2], "has 2 rows; expected 1"),
+        ([("Y", DataType.FP32, (1, 5))], [bytes(20)], "does not fit"),
+        ([("Y", DataType.FP32, (-1, 2))], [DATA], "does not fit"),
+        ([("Y", DataType.FP32, (10**12, 2))], [b""], "rows; expected 1"),
+        ([("Y", DataType.FP32, (2,))], [DATA], "does not fit"),
+        ([Y, Y], [DATA, DATA], "does not fit"),
+        ([Y, ("Z", DataType.FP32, (1, 2))], [DATA, DATA], "does not fit"),
+        ([], [], "has the outputs none; expected 'Y'"),
+        ([Y], [], "has data for 0 of 1 outputs"),
+    ],
+)
+def test_a_response_that_contradicts_itself_is_an_error(outputs: Any, data: Any, message: str) -> None:
+    port, answers = Port(parsed(THERE)), Answers()
+    answers.send(load(port))
+    port.servers[0].sent[0].answer_with(outputs, data)
+    assert answers[0].error is not None
+    assert answers[0].error.code is ErrorCode.INTERNAL
+    assert message in answers[0].error.message
+
+
+@pytest.mark.parametrize("data", [b"\x02\0\0\0ab", b"\x01\0\0\0a\x09\0\0\0b"])
+def test_strings_of_a_response_are_counted(data: bytes) -> None:
+    port, answers = Port(parsed(THERE.replace('"Y" data_type: TYPE_FP32', '"Y" data_type: TYPE_STRING'))), Answers()
+    answers.send(load(port))
+    port.servers[0].sent[0].answer_with([("Y", DataType.BYTES, (1, 2))], [data])
+    assert answers[0].error is not None
+    assert "output 'Y'" in answers[0].error.message
+
+
+def test_a_datatype_that_does_not_exist_makes_it_unready() -> None:
+    port = Port(parsed(THERE))
+    model = load(port)
+    changed = parsed(THERE)
+    changed.output[0].ClearField("data_type")
+    port.servers[0].found = changed
+    model.check(time.monotonic_ns() + 10**12)
+    assert "datatype 0" in model.health
 
 
 def test_a_cancelled_request_is_answered_and_cancelled_there() -> None:
