@@ -234,7 +234,7 @@ def test_strings_of_a_response_are_counted(data: bytes) -> None:
     assert "output 'Y'" in answers[0].error.message
 
 
-def test_a_datatype_that_does_not_exist_makes_it_unready() -> None:
+def test_an_unknown_datatype_makes_it_unready() -> None:
     port = Port(parsed(THERE))
     model = load(port)
     changed = parsed(THERE)
