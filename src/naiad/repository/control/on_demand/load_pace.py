@@ -12,6 +12,8 @@ from naiad.telemetry.last_resort import report
 
 _SHORT_S = 0.5
 """A load that has worked for longer is no reason for others to wait: a model may take minutes."""
+_PAUSE_S = 0.1
+"""Before the thread of an urgent load is tried again."""
 
 
 class LoadThreads:
@@ -51,10 +53,13 @@ class LoadThreads:
                     threading.Thread(target=self._load, args=(key,), name=name, daemon=True).start()
                 else:
                     self._pool.submit(self._load, key)
-            except RuntimeError as error:
-                # The system has no more threads: one that is there takes the load later, or its requests time out.
+            except Exception as error:  # this thread begins all loads, so it must go on
+                # The system has no more threads. The pool has kept its load for a thread that is there.
                 if not self._has_ended:
                     report(f"starting a thread for the load of model '{key}'", error)
+                    if is_urgent:
+                        time.sleep(_PAUSE_S)
+                        self._asked.put(asked)
 
 
 class LoadTurns:

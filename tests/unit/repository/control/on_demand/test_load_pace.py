@@ -110,3 +110,23 @@ def test_nothing_begins_after_the_end() -> None:
         if thread.name == "on-demand-begin":
             thread.join(WAIT_S)
     assert begun.empty()
+
+
+def test_urgent_load_is_tried_again_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: Queue[str] = Queue()
+    threads = LoadThreads(loaded.put, 1)
+    threads.start()
+    begin, refusals = threading.Thread.start, ["once"]
+
+    def start(thread: threading.Thread) -> None:
+        if refusals and thread.name.startswith("on-demand-m"):
+            refusals.clear()
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(load_pace, "_PAUSE_S", 0.001)
+    threads.begin("m", is_urgent=True)
+    assert loaded.get(timeout=30) == "m"
+    assert not refusals
+    threads.end()
