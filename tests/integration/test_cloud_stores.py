@@ -516,7 +516,9 @@ def test_unusable_urls_and_caches_are_reported(serve, start_server, tmp_path: Pa
     blocked = tmp_path / "file"
     blocked.touch()
     server = start_server("s3://bucket/x", f"--cloud-cache-directory={blocked}/cache", environment=ENVIRONMENT)
-    assert f"{blocked}/cache cannot be written" in exit_text(server)
+    text = exit_text(server)
+    assert f"{blocked}/cache" in text
+    assert "choose another with --cloud-cache-directory" in text
 
 
 def test_a_model_in_two_repositories_is_not_available(s3: S3Server, serve, tmp_path: Path) -> None:
