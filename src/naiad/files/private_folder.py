@@ -23,5 +23,6 @@ def make_private_folder(path: Path) -> None:
         if status.st_uid not in (_ROOT, os.geteuid()):
             reason = f"it belongs to user {status.st_uid}: its contents cannot be trusted"
             raise PermissionError(errno.EPERM, reason, str(path))
-    if status.st_mode & stat.S_IWOTH:
+    # A directory of root that all may write, such as a volume of a pod, is as the operator wants it.
+    if status.st_mode & stat.S_IWOTH and os.geteuid() in (_ROOT, status.st_uid):
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
