@@ -212,8 +212,8 @@ _PYTHON_MODELS = {
         _python(
             [("VALUE", "INT32", "1")],
             [("TOTAL", "INT32", "1")],
-            # By default a sequence ends when a busy browser sends nothing for a second.
-            "max_batch_size: 1\nsequence_batching { max_sequence_idle_microseconds: 600000000 "
+            # By default a sequence ends when a busy browser sends nothing for a second. The next page waits for that.
+            "max_batch_size: 1\nsequence_batching { max_sequence_idle_microseconds: 20000000 "
             'control_input [ { name: "START" control [ '
             "{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ] }",
         ),
