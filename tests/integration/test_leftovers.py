@@ -49,6 +49,8 @@ def test_start_removes_what_killed_servers_left(start_server, tmp_path: Path, pr
     children = psutil.Process(killed.process.pid).children(recursive=True)
     before = set(directory.iterdir())
     # All at once: a process that outlives the supervisor for a moment may remove what it has.
+    for process in children:
+        process.suspend()
     for process in (killed.process, *children):
         process.kill()
     psutil.wait_procs(children, timeout=60)

@@ -19,7 +19,7 @@ _MAX_ROWS = 32
 _FIXED_NS, _ROW_NS = 200 * _US, 20 * _US
 """A batch of 32 does 8.5 times as much in a second as one row at a time."""
 _CAPACITY_PER_S = _MAX_ROWS * 1e9 / (_FIXED_NS + _MAX_ROWS * _ROW_NS)
-_DELAYS_US = (0, 50, 100, 200, 400, 800) if is_long() else (0, 100, 400)
+_DELAYS_US = (0, 50, 100, 200, 400, 800) if is_long() else (0, 100, 400, 800)
 _REQUESTS = 8_000
 _LEARNING = 2000
 """Requests at the start that do not count: the adaptive batcher does not know the model yet."""
