@@ -41,7 +41,7 @@ GROWING = {
     "engine.on_demand.held_requests:_queues": "--max-held-requests",
     "engine.on_demand.held_requests:requests": "--max-held-requests-per-model",
     "engine.remote.remote_model:_calls": BY_OPEN,
-    "engine.remote.remote_model:_headers": BY_COUNT,
+    "engine.remote.remote_responses:_headers": BY_COUNT,
     "engine.rollout.rollouts:_entries": "the loaded models",
     "engine.rollout.rollouts:sides": "the loaded versions of a model",
     "engine.rollout.shadow:results": "four results",
