@@ -1,4 +1,4 @@
-"""`python -m bench.gpu --rehearse` on the CPU: every part in a long run, most of them in CI."""
+"""`python -m bench.gpu --rehearse` on the CPU: every part in a long run, those that are short in CI."""
 
 import json
 import os
@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 900
 """A machine that others use, too, takes several times what an idle one does."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
-MEASURING = ("throughput", "cores", "aot", "optimize")
-"""Parts of minutes. Other tests serve what they measure: test_pytorch_aot.py, test_optimize_profile.py."""
-NAMES = [part.name for part in PARTS if part.by_default and (is_long() or part.name not in MEASURING)]
 NEED_GPU = {"device": "bytes between host and GPU", "metrics": "figures", "transfers": "cuda 1 MiB"}
+IN_CI = tuple(NEED_GPU)
+"""Other tests serve what the other parts measure: test_pytorch_aot.py, test_optimize_profile.py and others."""
+NAMES = [part.name for part in PARTS if part.by_default and (is_long() or part.name in IN_CI)]
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,7 @@ def test_running_server_is_restored(tmp_path, server):
     assert not list(tmp_path.glob("*.journal.json"))
 
 
+@pytest.mark.long
 def test_manual_lists_are_measured_in_full(tmp_path, repository):
     settings = write_settings(tmp_path, repository, gpus=["0"])
     output = analyze(tmp_path, "profile", "-f", settings)
@@ -86,6 +87,7 @@ def test_unmet_constraint_says_by_how_much(tmp_path, repository):
     assert "100 % under 1e+09" in output
 
 
+@pytest.mark.long
 def test_other_data_is_measured_again(tmp_path, repository):
     data, file = tmp_path / "data.json", tmp_path / "analysis/identity.measurements.jsonl"
     write_identity(repository, max_batch_size=0)
@@ -110,6 +112,7 @@ def test_members_of_an_ensemble_vary(tmp_path):
     assert {variant["model"] for each in measured for variant in each["point"]["variants"]} == {"a"}
 
 
+@pytest.mark.long
 def test_applied_member_takes_its_ensemble_along(tmp_path, start_server):
     root = tmp_path / "models"
     write_model(root, "member", SLOW_ABOVE_TWO_CONFIG, {"1/model.py": SLOW_ABOVE_TWO})

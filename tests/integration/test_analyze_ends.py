@@ -57,6 +57,7 @@ def test_failing_variant_is_named(tmp_path):
     assert "no room for batches of two" in (tmp_path / "reports/fails.html").read_text()
 
 
+@pytest.mark.long
 def test_killed_analysis_goes_on(tmp_path, server):
     file = tmp_path / "reports/identity.measurements.jsonl"
     settings = write_settings(
@@ -91,6 +92,7 @@ def test_interrupt_restores_and_reports(tmp_path, server):
     assert (tmp_path / "analysis/identity.html").exists()
 
 
+@pytest.mark.long
 def test_interrupt_spares_the_next_models(tmp_path, repository):
     write_identity(repository, "next")
     process = start(tmp_path, repository, *SHORT, "--shape", "INPUT0:4")
@@ -134,6 +136,7 @@ def test_data_that_does_not_fit_ends_the_analysis(tmp_path, repository):
     assert not recorded(tmp_path / "analysis/identity.measurements.jsonl")
 
 
+@pytest.mark.long
 def test_model_without_data_is_skipped(tmp_path, repository):
     warm_up = 'inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
     write_identity(repository, max_batch_size=0)

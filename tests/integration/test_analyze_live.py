@@ -124,6 +124,7 @@ def test_variants_are_served_then_restored(server, tmp_path):
     assert served(server) == before
 
 
+@pytest.mark.long
 def test_restored_after_an_exception_and_a_cancellation(server, tmp_path):
     before = served(server)
 
@@ -159,6 +160,7 @@ def test_cancelled_load_is_undone(server, repository, tmp_path):
     assert served(server, "sleepy")["max_batch_size"] == 8
 
 
+@pytest.mark.long
 def test_formats_of_a_model_share_its_name(server, tmp_path):
     async def analyze() -> None:
         running = RunningServer(service(server), f"http://{server.metrics_url}/metrics")
@@ -179,6 +181,7 @@ def test_formats_of_a_model_share_its_name(server, tmp_path):
     assert served(server)["max_batch_size"] == 8
 
 
+@pytest.mark.long
 def test_requests_longer_than_the_measurement_count(repository):
     write_identity(repository, "slow", parameters={"execute_delay_ms": "700"})
 
@@ -203,6 +206,7 @@ def test_unloaded_models_are_unloaded_again(server, tmp_path):
     assert server.get("/v2/models/identity/ready").status == 200
 
 
+@pytest.mark.long
 def test_override_from_before_comes_back(server, tmp_path):
     config = served(server) | {"max_batch_size": 6}
     server.post("/v2/repository/models/identity/load", {"parameters": {"config": json.dumps(config)}})
@@ -269,6 +273,7 @@ def test_journal_restores_what_a_killed_analysis_left(server, killed):
     assert not killed.exists()
 
 
+@pytest.mark.long
 def test_next_analysis_replays_the_journal(server, killed):
     async def analyze() -> None:
         async with LiveInstrument(running_server(server), [IDENTITY], journal=killed) as instrument:
@@ -296,6 +301,7 @@ def test_foreign_file_is_no_journal(server, tmp_path):
         asyncio.run(restore_from_journal(tmp_path / "j", service(server)))
 
 
+@pytest.mark.long
 def test_failing_variants_keep_the_search_going(tmp_path):
     write_model(tmp_path / "models", "odd", CONFIG, {"1/model.py": FAILS_AT_TWO})
 
@@ -398,6 +404,7 @@ def test_missing_model_and_polling_server_are_errors(server, repository, start_s
         asyncio.run(analyze(polling, "identity"))
 
 
+@pytest.mark.long
 def test_ensemble_follows_its_members(tmp_path, start_server):
     root = tmp_path / "models"
     for name in ("a", "b"):

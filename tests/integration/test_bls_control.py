@@ -212,6 +212,7 @@ def test_unloading_the_called_model_lets_calls_finish(server, notes):
     assert server.post("/v2/repository/models/slow/load").status == 200
 
 
+@pytest.mark.long
 def test_reloading_the_called_model_loses_no_call(server):
     code = """
     results = [run("other", "result = 5") for _ in range(150)]
@@ -330,6 +331,7 @@ def test_every_process_answers_its_own_calls(start):
     assert all(caller == called for caller, called in found)
 
 
+@pytest.mark.long
 def test_a_model_loads_and_unloads_in_every_process(start):
     running = start("--processes=2")
     load = 'pb_utils.load_model("loaded"); result = pb_utils.is_model_ready("loaded")'
@@ -343,6 +345,7 @@ def test_a_model_loads_and_unloads_in_every_process(start):
     assert "failed to load 'missing'" in run_code(running, failed)
 
 
+@pytest.mark.long
 def test_sequences_of_a_called_model_in_several_processes(start):
     running = start("--processes=2")
     code = sequence_code("sum") + "result = [os.getppid(), *result]"

@@ -132,6 +132,7 @@ def test_a_damaged_copy_is_detected_and_downloaded_again(s3: S3Server, serve, tm
     server.wait_log("is damaged; it is downloaded again")
 
 
+@pytest.mark.long
 def test_what_a_crash_leaves_does_not_harm(s3: S3Server, serve, tmp_path: Path) -> None:
     server = serve()
     server.wait_ready()
@@ -149,6 +150,7 @@ def test_what_a_crash_leaves_does_not_harm(s3: S3Server, serve, tmp_path: Path) 
     assert s3.gets() == [], "contents are found by what they are"
 
 
+@pytest.mark.long
 def test_servers_share_a_cache(s3: S3Server, serve) -> None:
     servers = [serve(), serve()]
     for server in servers:
@@ -180,6 +182,7 @@ def test_full_cache_evicts_only_unserved_models(s3: S3Server, serve, tmp_path: P
 # --- control modes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_explicit_load_downloads_only_changed_files(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit", "--load-model=scale")
     server.wait_ready()
@@ -326,6 +329,7 @@ def test_the_key_of_the_environment(s3: S3Server, serve, user) -> None:
     assert "HTTP 403 InvalidAccessKeyId" in exit_text(serve())
 
 
+@pytest.mark.long
 def test_the_credential_file(s3: S3Server, serve, user, tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     other = {"key_id": "AKIAOTHER", "secret_key": "x", "region": "us-east-1"}
@@ -337,6 +341,7 @@ def test_the_credential_file(s3: S3Server, serve, user, tmp_path: Path) -> None:
     assert f"{path} has no credential for '{s3.url(BUCKET)}'" in text
 
 
+@pytest.mark.long
 def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
     path = tmp_path / "aws"
     keys = f"aws_access_key_id = {user['key_id']}\naws_secret_access_key = {user['secret_key']}\n"
@@ -380,6 +385,7 @@ def test_object_changed_during_download_is_not_mixed(s3: S3Server, serve) -> Non
     server.wait_log("has changed while it was downloaded")
 
 
+@pytest.mark.long
 def test_an_object_that_never_rests_is_refused(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit", "--load-model=identity")
     server.wait_ready()

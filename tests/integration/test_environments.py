@@ -92,6 +92,7 @@ def other_python() -> str:
     return ""
 
 
+@pytest.mark.long
 def test_another_version_of_python(tmp_path: Path, start_server, cache: Path) -> None:
     python = other_python()
     if not python:
@@ -121,6 +122,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return home, archive
 
 
+@pytest.mark.long
 def test_a_directory_and_an_archive(tmp_path: Path, start_server, cache: Path, packed) -> None:
     home, archive = packed
     root = tmp_path / "models"

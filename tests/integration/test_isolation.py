@@ -264,6 +264,7 @@ def test_errors_of_the_framework_keep_code_and_text(crashing: ServerProcess) -> 
     assert pid_of(infer(crashing, "mortal", 1))
 
 
+@pytest.mark.long
 def test_the_framework_may_come_from_another_environment(start_server: StartServer, tmp_path: Path) -> None:
     homes = {}
     # The first has what naiad needs, and not naiad itself: that is the server's.
@@ -289,6 +290,7 @@ def test_the_framework_may_come_from_another_environment(start_server: StartServ
     assert "needs numpy, protobuf, ml_dtypes and orjson in the environment of the worker" in rows["without"]["reason"]
 
 
+@pytest.mark.long
 def test_backend_settings_name_the_environment_of_its_models(start_server: StartServer, tmp_path: Path) -> None:
     home = tmp_path / "environment"
     venv.create(home, symlinks=True)

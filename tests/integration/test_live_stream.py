@@ -203,6 +203,7 @@ def test_slow_client_skips_samples_and_catches_up(start_server: StartServer, tmp
         assert taken <= sent + 2
 
 
+@pytest.mark.long
 def test_thousand_models_are_shown_without_delay_of_requests(start_server: StartServer, tmp_path: Path) -> None:
     for number in range(1000):
         write_identity(tmp_path / "models", f"m{number:04}")

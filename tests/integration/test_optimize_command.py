@@ -30,6 +30,7 @@ def test_winner_is_packaged_and_reported(folder, finished):
     assert "naiad serve best" in finished.stdout
 
 
+@pytest.mark.long
 def test_second_run_repeats_no_step(folder, finished):
     again = optimize(folder, "--candidates", "onnx-optimized-all,onnx-int8-dynamic", "--output", "best", *FLAGS)
     assert again.returncode == 0, again.stderr

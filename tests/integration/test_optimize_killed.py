@@ -28,6 +28,7 @@ def kill_after(folder, stage, arguments):
     return running.end().stderr.splitlines()
 
 
+@pytest.mark.long
 def test_killed_run_repeats_no_finished_step(folder):
     arguments = ("--candidates", "onnx-optimized-all,onnx-optimized-basic", "--workspace", "killed", *FLAGS)
     finished, made = set(), {}

@@ -99,6 +99,7 @@ def test_processes_share_the_load(service):
     assert row.generator.processes == 2
 
 
+@pytest.mark.long
 def test_busy_generator_gets_more_processes(service, monkeypatch):
     monkeypatch.setattr("naiad.tools.perf.perf_session._BUSY_CPU_SHARE", -1.0)
     idle = iter((1.5, 0.5))
@@ -107,6 +108,7 @@ def test_busy_generator_gets_more_processes(service, monkeypatch):
     assert (row.generator.processes, row.request_count) == (2, 40)
 
 
+@pytest.mark.long
 def test_models_share_the_load_by_weight(server):
     models = [replace(IDENTITY, weight=3), replace(IDENTITY, name="identity_fp64")]
     rows = measured(http(server), Concurrency(4), *models, measuring=COUNTED).rows
@@ -224,6 +226,7 @@ def test_recorded_traffic_is_replayed(tmp_path, start_server):
     assert all(not row.errors and row.is_stable for row in rows)
 
 
+@pytest.mark.long
 def test_replay_keeps_the_transport_of_each_request(tmp_path, start_server):
     write_identity(tmp_path / "models")
     write_model(tmp_path / "models", "repeat", 'backend: "repeat"\n')
@@ -278,6 +281,7 @@ def test_decoupled_model_is_measured(server, tmp_path):
     assert row.first_response is not None
 
 
+@pytest.mark.long
 def test_shapes_of_several_models_are_given_together(server):
     inputs = InputSettings(shapes={"INPUT0": (4,), "IN": (3,), "DELAY": (3,), "WAIT": (1,)}, sources=("zero",))
     models = [ModelLoad(name, inputs=inputs) for name in ("identity", "repeat")]
@@ -337,6 +341,7 @@ def test_interrupt_reports_what_was_measured(server):
     assert row.request_count > 0
 
 
+@pytest.mark.long
 def test_search_finds_highest_load_in_limit(tmp_path, start_server):
     write_identity(tmp_path, "slow", parameters={"execute_delay_ms": "250"})
     server = start_server(tmp_path)

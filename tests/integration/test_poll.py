@@ -201,6 +201,7 @@ def test_an_ensemble_follows_its_members(tmp_path: Path, start_server) -> None:
     client.stub.close()
 
 
+@pytest.mark.long
 def test_ensemble_older_than_member_loads_with_it(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     root.mkdir()

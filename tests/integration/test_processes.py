@@ -376,6 +376,7 @@ def test_port_in_use_is_reported_before_start(start_server: StartServer, pair: S
     assert "loading" not in running.log_text()
 
 
+@pytest.mark.long
 def test_cores_are_shared(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
@@ -434,6 +435,7 @@ def test_draining_server_is_not_ready_but_serves(start_server: StartServer, shar
     assert psutil.wait_procs(left, timeout=60)[1] == []
 
 
+@pytest.mark.long
 def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "100000"})
     running = start_server(tmp_path / "models", "--processes=2", "--exit-timeout-secs=1")
@@ -515,6 +517,7 @@ def region_names(running: ServerProcess) -> list[str]:
     return sorted(row["name"] for row in running.get("/v2/systemsharedmemory/status").json)
 
 
+@pytest.mark.long
 def test_regions_are_known_in_old_and_new_processes(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2", "--allow-client-shm=true")
     running.wait_ready()
@@ -585,6 +588,7 @@ def test_model_changes_reach_old_and_new_processes(start_server: StartServer, tm
     assert {name: statuses(name) for name in expected} == expected
 
 
+@pytest.mark.long
 def test_counters_of_reloaded_model_begin_at_zero(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     flags = ("--processes=2", "--model-control-mode=explicit", "--load-model=identity", "--metrics-interval-ms=20")
@@ -657,6 +661,7 @@ def test_server_of_one_process_imports_nothing_of_this() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
+@pytest.mark.long
 def test_log_settings_reach_old_and_new_processes(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()

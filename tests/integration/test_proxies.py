@@ -217,6 +217,7 @@ def test_rolling_restarts_fail_no_request(scene: Scene, kind: str, restart_count
 
 
 @pytest.mark.parametrize("kind", ["haproxy"], indirect=True)
+@pytest.mark.long
 def test_late_health_checks_fail_no_request(scene: Scene) -> None:
     scene.servers[0].process.kill()
     scene.servers[0].wait_exit()

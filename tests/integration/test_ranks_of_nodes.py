@@ -107,6 +107,7 @@ def test_failure_on_other_node_restarts_group(nodes: Nodes, server: ServerProces
     assert not {*before} & {*nodes.notes("pid")}
 
 
+@pytest.mark.long
 def test_lost_node_may_start_again(nodes: Nodes, server: ServerProcess) -> None:
     nodes.stop()
     server.wait_log(r"rank [23] (is lost: its connection has ended|was killed by SIGKILL) \(node 1\)")
@@ -114,6 +115,7 @@ def test_lost_node_may_start_again(nodes: Nodes, server: ServerProcess) -> None:
     assert result(server, 9) == [90]
 
 
+@pytest.mark.long
 def test_reload_replaces_the_group(nodes: Nodes, start_server: StartServer) -> None:
     nodes.start_rank()
     server = start_server(nodes.models[0], "--model-control-mode=explicit", "--load-model=ranks")

@@ -219,6 +219,7 @@ def test_guard_does_not_try_a_refused_canary_again(
         assert "rolled back by the guard (error_rate)" in status_of(each)["refused"]["2"]
 
 
+@pytest.mark.long
 def test_replicas_follow_decisions_of_each_other(again: Callable[..., ServerProcess], root: Path) -> None:
     one, two = again(*EXPLICIT), again(*EXPLICIT, "--processes=2")
     change(one, stable=1, canary=2, weight=50)
@@ -275,6 +276,7 @@ def test_new_version_becomes_canary_by_one_command(
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
+@pytest.mark.long
 def test_declared_rollout_gets_a_version_in_any_mode(
     again: Callable[..., ServerProcess], root: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -377,6 +379,7 @@ def test_read_only_repository_is_kept_in_the_cache(
     assert send(again(*EXPLICIT), 20) == {"1": 10, "2": 10}
 
 
+@pytest.mark.long
 def test_killed_writers_leave_a_whole_record(again: Callable[..., ServerProcess], root: Path) -> None:
     expected = 0
     for attempt in range(4):

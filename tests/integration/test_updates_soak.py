@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from bench import start_up
 from bench.soak import updates
 
@@ -32,6 +33,7 @@ def test_no_request_fails_while_models_are_reloaded(start_server: StartServer, t
     assert len(found.during.seconds) > 20
 
 
+@pytest.mark.long
 def test_random_calls_end_as_the_last_commands_say(start_server: StartServer, tmp_path: Path) -> None:
     root = tmp_path / "models"
     names = updates.write_random(root)

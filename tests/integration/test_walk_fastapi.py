@@ -64,6 +64,7 @@ def test_first_answer_is_short() -> None:
         pytest.param({}, id="empty", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_first_answer_in_environment_of_its_own(packages: Mapping[str, str], tmp_path: Path) -> None:
     blocks = section_blocks(PAGE, "First answer")
     write_files(blocks, tmp_path)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument, figures, searched_count, settings, within
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -36,6 +37,7 @@ def searched(mode: str, instrument: SimulatedInstrument, chosen: SearchSettings)
     return asyncio.run(search(mode, space, within(LIMIT_MS), instrument, chosen, predictor=predictor))
 
 
+@pytest.mark.long
 def test_simulation_finds_the_optimum() -> None:
     exact, instrument = SimulatedInstrument(COSTS, noise=0.0), SimulatedInstrument(COSTS, 4)
     best = searched("brute", exact, settings()).winner

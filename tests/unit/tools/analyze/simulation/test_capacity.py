@@ -31,6 +31,7 @@ def test_cores_follow_the_rate():
     assert 13 <= found[1200] <= 15
 
 
+@pytest.mark.long
 def test_a_tighter_limit_needs_more():
     assert need(350, limit_ms=13).cores > need(350, limit_ms=100).cores
 

@@ -97,6 +97,7 @@ def test_slowdown_between_instances_is_found():
     assert cost.fixed_ns == pytest.approx(2000 * US, rel=0.1)
 
 
+@pytest.mark.long
 def test_sharing_of_cores_is_no_slowdown():
     cost = fitted_of(server(2000, 500, cores=1.5), FEW).batches["m", 1].cost
     assert abs(cost.slowdown) < 0.1
@@ -160,6 +161,7 @@ def test_members_of_an_ensemble_are_fitted():
     assert predict(point, found).throughput == pytest.approx(predict(point, truth).throughput, rel=0.1)
 
 
+@pytest.mark.long
 def test_pauses_of_the_machine_lengthen_predicted_latencies():
     measured = [measure(server(2000, 500), point) for point in FEW[:2]]
     longer = [replace(each, rows={"m": slower(each.rows["m"])}) for each in measured]
