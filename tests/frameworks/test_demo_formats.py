@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from naiad.tools.demo.formats.format_catalog import FORMATS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MAY_TAKE_S = 280
 
 
+@pytest.mark.long  # test_any_file.py serves all formats in CI.
 def test_formats_agree(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "naiad", "demo", "formats", "--repository", str(tmp_path / "models")],

@@ -17,6 +17,8 @@ from support.forests import parameters
 from support.mlflow_models import ESTIMATOR, TABLE, save_sklearn
 from support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+"""pip installs large packages; tests/integration/test_environments.py has small ones."""
 OLD = "1.20.1"
 _PREPARE_S = 500.0
 _REQUIREMENTS = parameters(EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY/1/requirements.txt")
