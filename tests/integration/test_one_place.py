@@ -8,6 +8,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from support.edited_source import EditedSource
 from support.model_repository import write_model
 from support.optimize_command import FLAGS, write_files
@@ -142,6 +144,7 @@ def convert(job):
 """
 
 
+@pytest.mark.long
 def test_candidate_of_optimize_is_added_in_one_place(tmp_path):
     row = 'yield onnx("unnamed", _P.FP32, module="without_names")\n    '
     edited = EditedSource(

@@ -187,7 +187,7 @@ class Load:
             self.failures += failed
 
 
-@pytest.mark.parametrize(("kind", "restart_count"), [("haproxy", 2), ("envoy", 1)], indirect=["kind"])
+@pytest.mark.parametrize(("kind", "restart_count"), [("haproxy", 1), ("envoy", 1)], indirect=["kind"])
 def test_rolling_restarts_fail_no_request(scene: Scene, kind: str, restart_count: int) -> None:
     with scene.proxy.grpc() as client:
 
