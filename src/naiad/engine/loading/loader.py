@@ -21,17 +21,17 @@ from naiad.config.problem import raise_problems
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
+from naiad.core.environment.ports import InferencePort, Loop
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.model import IndexEntry
-from naiad.core.ports import InferencePort, Loop
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.cached_model import CachedModel
 from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.ensemble_graph import find_device_steps, find_members
 from naiad.engine.ensemble.ensemble_model import EnsembleModel
-from naiad.engine.instance_resources import ModelResources, Resources, needs_resources
-from naiad.engine.instances import create_instances, instance_specs
+from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
+from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
