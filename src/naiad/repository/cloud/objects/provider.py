@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.core.errors import invalid_argument, unsupported
-from naiad.repository.cloud.credentials import Credential
+from naiad.repository.cloud.objects.credentials import Credential
 from naiad.repository.cloud.url import CloudUrl
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "as": "azure"}

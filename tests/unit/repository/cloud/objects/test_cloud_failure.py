@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.repository.cloud.objects import ObjectFailure, classify
+from naiad.repository.cloud.objects.object_failures import ObjectFailure, classify
 
 
 class GenericError(Exception):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.repository.cloud.credentials import Credential
+from naiad.repository.cloud.objects.credentials import Credential
 from naiad.repository.cloud.url import CloudUrl
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.repository.cloud.credentials import Credential, find_credential
+from naiad.repository.cloud.objects.credentials import Credential, find_credential
 from naiad.repository.cloud.url import parse_cloud_url
 
 S3 = parse_cloud_url("s3://bucket/team/models")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.cloud.credentials import Credential, find_credential
-from naiad.repository.cloud.provider import is_installed, make_client
+from naiad.repository.cloud.objects.credentials import Credential, find_credential
+from naiad.repository.cloud.objects.provider import is_installed, make_client
 from naiad.repository.cloud.url import parse_cloud_url
 from naiad.repository.open_repository import CacheSettings, cache_directory
 
