@@ -9,7 +9,7 @@ from typing import Any
 
 from naiad.backend.api import Instance, Model
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.request_limits import RequestLimits
+from naiad.core.limits.request_limits import RequestLimits
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
 from naiad.engine.inference import Inference

@@ -53,21 +53,21 @@ MUTANTS: tuple[Mutant, ...] = (
             "    _datatype.item_bytes = "
             "0 if _datatype is DataType.BYTES else 4 if _datatype is DataType.BF16 else _datatype.numpy.itemsize\n"
         ),
-        tests=("unit/protocol/json/test_json_base64.py", "property/test_infer_grpc_properties.py"),
+        tests=("unit/protocol/json/infer/test_json_base64.py", "property/test_infer_grpc_properties.py"),
         harm="BF16 tensors of the right size are refused",
     ),
     Mutant(
         name="shape_limit",
-        file="src/naiad/core/request_limits.py",
+        file="src/naiad/core/limits/request_limits.py",
         text="    if count > MAX_DIMS:\n",
         replacement="    if count > MAX_DIMS + 1:\n",
-        tests=("unit/core/test_request_limits.py",),
+        tests=("unit/core/limits/test_request_limits.py",),
         harm="a shape of 65 dimensions passes, which numpy cannot represent: status 500 instead of 400",
     ),
     # frontend
     Mutant(
         name="long_api_key",
-        file="src/naiad/frontend/access.py",
+        file="src/naiad/frontend/access/access.py",
         text="        if len(token) > _MAX_KEY_BYTES:\n",
         replacement="        if len(token) > 100 * _MAX_KEY_BYTES:\n",
         tests=("unit/frontend/rest/test_api_key_rule.py",),
@@ -75,10 +75,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="sagemaker_status",
-        file="src/naiad/frontend/clouds.py",
+        file="src/naiad/frontend/clouds/clouds.py",
         text="        if status >= 400 and is_out_of_memory(",
         replacement="        if is_out_of_memory(",
-        tests=("unit/frontend/test_sagemaker_status.py",),
+        tests=("unit/frontend/clouds/test_sagemaker_status.py",),
         harm="SageMaker unloads models because a model has answered with words about memory",
     ),
     Mutant(
@@ -86,15 +86,15 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/frontend/router.py",
         text="        if self._rule is None or not _reject(self._rule, UNKNOWN, context):\n",
         replacement="        if True:\n",
-        tests=("unit/frontend/test_access.py", "unit/frontend/test_category.py"),
+        tests=("unit/frontend/access/test_access.py", "unit/frontend/access/test_category.py"),
         harm="a restricted server shows all clients which paths exist",
     ),
     Mutant(
         name="foreign_page",
-        file="src/naiad/frontend/web_pages.py",
+        file="src/naiad/frontend/access/web_pages.py",
         text="            return site.lower() in _OWN_SITES\n",
         replacement='            return site.lower() != b"cross-site"\n',
-        tests=("unit/frontend/test_web_page_rule.py",),
+        tests=("unit/frontend/access/test_web_page_rule.py",),
         harm="a page on another port of this machine unloads models",
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/frontend/http1/waiting_requests.py",
         text="                context.waiting_bytes = 0\n",
         replacement="",
-        tests=("unit/frontend/test_http1_connection.py", "property/test_http1_pipelining.py"),
+        tests=("unit/frontend/http1/test_http1_connection.py", "property/test_http1_pipelining.py"),
         harm="a pipelined streamed response counts as unsent after it was sent: its connection is dropped",
     ),
     Mutant(
@@ -508,10 +508,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="idle_gaps",
-        file="src/naiad/frontend/slice_runner.py",
+        file="src/naiad/frontend/long_work/slice_runner.py",
         text="        if others > self._most_others:\n",
         replacement="        if others > self._most_others + 1000:\n",
-        tests=("unit/frontend/test_slice_runner.py",),
+        tests=("unit/frontend/long_work/test_slice_runner.py",),
         harm="large documents delay every small request by milliseconds",
     ),
     Mutant(
@@ -872,18 +872,18 @@ MUTANTS: tuple[Mutant, ...] = (
     # rooms that few other mutants are in
     Mutant(
         name="region_in_use",
-        file="src/naiad/memory/regions.py",
+        file="src/naiad/engine/regions/regions.py",
         text="                if not region.user_count:\n",
         replacement="                if True:\n",
-        tests=("unit/memory/test_regions.py",),
+        tests=("unit/engine/regions/test_regions.py",),
         harm="shared memory is closed while a request reads it",
     ),
     Mutant(
         name="region_end",
-        file="src/naiad/memory/regions.py",
+        file="src/naiad/engine/regions/regions.py",
         text="        if not 0 < part.byte_size <= size - part.offset:\n",
         replacement="        if not 0 < part.byte_size <= size:\n",
-        tests=("unit/memory/test_regions.py",),
+        tests=("unit/engine/regions/test_regions.py",),
         harm="a tensor that ends behind its shared memory region reaches the backend",
     ),
     Mutant(

@@ -22,8 +22,8 @@ from bench.gpu import networks
 from bench.gpu.obedient import Obedient
 from bench.gpu.room import FAILED, NOT_PROVEN, NOT_RUN, OK, Room, Served
 from bench.gpu.serving import config, write_model
+from naiad.backend.cuda.cuda import load_runtime
 from naiad.core.tensor import Array
-from naiad.memory.cuda import load_runtime
 
 GOAL = 0.95
 PRECISIONS = {

@@ -20,9 +20,9 @@ import numpy as np
 from bench.gpu.room import NotRun, Room, Served
 from bench.gpu.serving import config, write_model
 from bench.process_tree import CpuMeter
+from naiad.backend.cuda.cuda import CudaError, load_runtime
 from naiad.client import Client
 from naiad.core.tensor import Array
-from naiad.memory.cuda import CudaError, load_runtime
 
 MIB = 1 << 20
 _REGION = "bench_gpu_"

@@ -17,8 +17,8 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.json.binary import decode_raw
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.binary import decode_raw
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 
 _RAW_MODELS = [
     ModelMetadata(name="m", versions=["1"], platform="", inputs=[TensorSpec("A", datatype, shape)], outputs=[])

@@ -15,7 +15,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer, decode_bytes_elements
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 
 _SHORT_INFINITY = re.compile(r'("(?:[^"\\]|\\.)*")|\bInf\b')
 

@@ -18,7 +18,7 @@ BY_OPEN = "one entry for each request, call, stream or connection that is open; 
 BY_COUNT = "cleared, or closed to new entries, at a number of entries of bounded size"
 
 GROWING = {
-    "core.bounded_cache:_sizes": "the sizes of a BoundedCache's entries",
+    "core.limits.bounded_cache:_sizes": "the sizes of a BoundedCache's entries",
     "engine.admission:_inputs": BY_CONFIGURATION,
     "engine.cache.cached_model:_headers": BY_COUNT,
     "engine.cache.cached_model:_pending": BY_OPEN,
@@ -37,9 +37,11 @@ GROWING = {
     "engine.serving.dispatch.sequence_dispatcher:_executing": BY_OPEN,
     "engine.serving.dispatch.sequence_dispatcher:_held": BY_OPEN,
     "engine.model_calls:_open": BY_OPEN,
-    "engine.model_table:left": "the models on demand of the repository",
+    "engine.lookup.model_table:left": "the models on demand of the repository",
     "engine.on_demand.held_requests:_queues": "--max-held-requests",
     "engine.on_demand.held_requests:requests": "--max-held-requests-per-model",
+    "engine.regions.bus_error:_watched": "the mapped regions, each until its last view is gone",
+    "engine.regions.regions:_regions": "--max-shared-memory-regions",
     "engine.remote.remote_model:_calls": BY_OPEN,
     "engine.remote.remote_responses:_headers": BY_COUNT,
     "engine.rollout.rollouts:_entries": "the loaded models",
@@ -59,10 +61,10 @@ GROWING = {
     "engine.transforms.shared_memory:memo": BY_COUNT,
     "engine.serving.dispatch.busy_polling:@may_busy_poll": "no arguments",
     "client.live_view:_versions": "the versions of a server that is watched",
-    "engine.live_state:_watches": "64 versions that pages show",
+    "engine.views.live_state:_watches": "64 versions that pages show",
     "frontend.dashboard.dashboard_page:_files": "the files of the page",
     "frontend.dashboard.live_feed:_streams": "64 open streams",
-    "frontend.multi_model:_models": "the loaded models, each by a load of SageMaker",
+    "frontend.clouds.multi_model:_models": "the loaded models, each by a load of SageMaker",
     "frontend.connections.endpoint:_address_of": BY_OPEN,
     "frontend.connections.endpoint:_counts": BY_OPEN,
     "frontend.http1.endpoint:_prefixes": BY_COUNT,
@@ -79,7 +81,7 @@ GROWING = {
     "frontend.rest.openai.served_models:_found": "1,024 models that exist",
     "frontend.rest.openai.text_call:_positions": BY_OPEN,
     "frontend.rest.openai.text_call:_vectors": "the vectors of one request, at most 8,388,608 numbers",
-    "frontend.slice_runner:_jobs": "the runner's limits in number and bytes",
+    "frontend.long_work.slice_runner:_jobs": "the runner's limits in number and bytes",
     "protocol.generate:parameters": BY_OPEN,
     "protocol.grpc.infer:_RAW_FRAMINGS": BY_COUNT,
     "protocol.grpc.infer:memo": "one entry",
@@ -89,7 +91,7 @@ GROWING = {
     "protocol.reflection.symbol_index:_with_imports": "one entry for each file of the protocols",
     "wire.grpc:_block": "the message of one call",
     "wire.http1_client:_block": "the body of one response",
-    "client.grpc:_blocks": "one entry for each method of the service",
+    "client.transport.grpc:_blocks": "one entry for each method of the service",
     "wire.http2.client_connection:_streams": BY_OPEN,
     "wire.http2.server_connection:_streams": BY_OPEN,
     "wire.http2.frame_output:_blocked": BY_OPEN,
@@ -149,7 +151,9 @@ def name_of(value: ast.expr, of_module: set[str]) -> Iterator[str]:
 
 def test_what_grows_with_requests_has_a_bound() -> None:
     unbounded = sorted(set(growing()) - set(GROWING))
-    assert not unbounded, f"use naiad.core.bounded_cache.BoundedCache, or say in GROWING what bounds {unbounded}"
+    assert not unbounded, (
+        f"use naiad.core.limits.bounded_cache.BoundedCache, or say in GROWING what bounds {unbounded}"
+    )
 
 
 def test_the_list_of_bounds_is_up_to_date() -> None:

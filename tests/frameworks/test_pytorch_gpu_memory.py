@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from naiad.backend.api import InstanceSpec
+from naiad.backend.cuda.dlpack import export_memory
 from naiad.backend.pytorch import pinned_outputs
 from naiad.backend.pytorch.backend import PyTorchBackend
 from naiad.backend.pytorch.pinned_outputs import LEAST_BYTES, PinnedOutputs
 from naiad.backend.pytorch.tensors import copy_to
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.memory.dlpack import export_memory
 from support.backend_parts import load_model, make_context
 
 SOURCE = """

@@ -17,8 +17,8 @@ from moto import settings
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli.check import check
-from naiad.repository.cloud.credentials import find_credential
-from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore
+from naiad.repository.cloud.objects.credentials import find_credential
+from naiad.repository.cloud.objects.objects import ObjectChangedError, ObjectStore
 from naiad.repository.cloud.url import parse_cloud_url
 from support import onnx_models
 from support.model_repository import add_sub_config, scale_source, write_identity, write_model, write_scale
@@ -471,7 +471,7 @@ def test_bad_names_beside_models_cost_nothing(s3: S3Server, serve) -> None:
 
 
 def test_known_names_before_a_bad_one_stay(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("naiad.repository.cloud.objects.names_below", lambda *_, **__: None)  # no boto3
+    monkeypatch.setattr("naiad.repository.cloud.objects.objects.names_below", lambda *_, **__: None)  # no boto3
     url = parse_cloud_url(s3.url(BUCKET))
     objects = ObjectStore(url, find_credential(url, ENVIRONMENT), ENVIRONMENT)
     s3.put(BUCKET, "models/zz\x01b/1/x", b"x")

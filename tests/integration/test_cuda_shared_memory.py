@@ -20,8 +20,8 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from naiad.backend.cuda.cuda import CudaError, CudaRuntime
 from naiad.client import Client
-from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.tools.perf.inputs import memory_blocks
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, InferError
-from naiad.memory.posix_memory import DIRECTORY
-from naiad.tools.perf.inputs.memory_blocks import SystemBlock
+from naiad.tools.perf.inputs.memory_blocks import DIRECTORY, SystemBlock
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs
 from naiad.tools.perf.perf_plan import InputSettings, ModelLoad

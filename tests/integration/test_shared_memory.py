@@ -496,7 +496,7 @@ def _shared_mappings(server):
 
 _FOREIGN = """
 import mmap, os, sys
-from naiad.memory.bus_error import guard
+from naiad.engine.regions.bus_error import guard
 
 guard()
 with open(sys.argv[1], "w+b") as file:

@@ -15,7 +15,7 @@ from naiad.core.tensor import TensorSpec, encode_bytes_elements
 from naiad.protocol.grpc import client as grpc_client
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
 from naiad.protocol.json import client as json_client
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 from naiad.protocol.json.response import encode as encode_json_response
 from naiad.protocol.json.response import encode_in_slices
 from support.long_run import examples

@@ -13,7 +13,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 from naiad.protocol.json.response import encode
 
 PLAIN = [d for d in DataType if d not in (DataType.BYTES, DataType.FP16, DataType.BF16)]

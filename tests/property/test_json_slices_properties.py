@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from naiad.core.errors import InferError
 from naiad.core.slices import finish
 from naiad.protocol.json import document as json_document
-from naiad.protocol.json import infer as infer_json
-from naiad.protocol.json import long_data as json_long_data
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer import infer as infer_json
+from naiad.protocol.json.infer import long_data as json_long_data
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 from support.long_run import examples
 
 NUMBERS = st.one_of(st.integers(-3, 300), st.floats(width=32, allow_nan=False, allow_infinity=False))

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from naiad.core.errors import InferError
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 
 NUMBERS = st.lists(st.integers(-3, 300) | st.floats(-2, 2, width=32), min_size=2, max_size=2)
 STRINGS = st.lists(

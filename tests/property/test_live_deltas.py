@@ -10,7 +10,7 @@ from naiad.client.live_events import LiveEvent
 from naiad.client.live_view import LiveView
 from naiad.frontend.dashboard.live_request import LiveRequest
 from naiad.frontend.dashboard.live_stream import EncodedVersion, LiveStream, Rights
-from naiad.protocol.json.live import encode_version
+from naiad.protocol.json.management.live import encode_version
 from naiad.telemetry.live.live_answer import LiveAnswer, VersionKey
 from naiad.telemetry.statistics.live_counts import LiveCounts
 from naiad.wire.event_stream import EventParser

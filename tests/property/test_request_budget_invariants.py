@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.wire.http2 import frames as wire

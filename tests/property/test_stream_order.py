@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.errors import internal, invalid_argument
-from naiad.core.request_limits import unlimited
+from naiad.core.limits.request_limits import unlimited
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.regions.regions import SharedMemory
 from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.service import InferenceGrpcService
-from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 from support.one_engine import OneEngine
 

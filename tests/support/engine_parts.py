@@ -10,11 +10,11 @@ from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
-from naiad.core.ports import Loop
+from naiad.core.environment.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.instance_resources import ModelResources
+from naiad.engine.instances.instance_resources import ModelResources
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model_statistics import ModelStatistics

@@ -11,7 +11,7 @@ import hpack
 
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.connection import Http2Server
-from naiad.frontend.thread_pool import RunInThread, run_at_once
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
 from support.raw_http2 import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from naiad.core.model_call import ModelCall
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
 from support.one_engine import OneEngine
 

@@ -1,8 +1,8 @@
 """What frontends submit requests to in unit tests."""
 
+from naiad.core.limits.request_limits import RequestLimits, unlimited
 from naiad.core.request import InferRequest
-from naiad.core.request_limits import RequestLimits, unlimited
-from naiad.memory.regions import SharedMemory
+from naiad.engine.regions.regions import SharedMemory
 from support.one_engine import OneEngine
 
 

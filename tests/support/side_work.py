@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from naiad.frontend.thread_pool import run_at_once
+from naiad.frontend.long_work.thread_pool import run_at_once
 
 
 class Aside:

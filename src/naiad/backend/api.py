@@ -21,8 +21,8 @@ from naiad.config.features import Features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.device_tensor import Device
+from naiad.core.environment.ports import InferencePort
 from naiad.core.errors import InferError
-from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S

@@ -10,12 +10,12 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from naiad.client.connecting import Connector, default_tls, parse_address
-from naiad.client.grpc import NO_HEADERS, GrpcCalls
-from naiad.client.http1 import Http1Pool
-from naiad.client.http2 import Http2Pool
 from naiad.client.live_events import LiveEvent
 from naiad.client.notebook import StatisticsRows, outputs_html
-from naiad.client.rest import RestCalls
+from naiad.client.transport.grpc import NO_HEADERS, GrpcCalls
+from naiad.client.transport.http1 import Http1Pool
+from naiad.client.transport.http2 import Http2Pool
+from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import conversion_hint, from_numpy
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from naiad.core.errors import InferError
-from naiad.core.html_table import html_table, shape_text
 from naiad.core.tensor import Array, TensorSpec
+from naiad.core.texts.html_table import html_table, shape_text
 
 _SHOWN_VALUES = 6
 _SUMMARIZED_ELEMENTS = 1 << 24

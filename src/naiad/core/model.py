@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.core.html_table import html_table, shape_text
 from naiad.core.tensor import TensorSpec
+from naiad.core.texts.html_table import html_table, shape_text
 
 UNLOADED = "unloaded"
 """Triton: the reason of a version that was unloaded on purpose; strict readiness compares exactly this text."""

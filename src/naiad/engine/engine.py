@@ -1,19 +1,19 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models through its parts."""
 
-from naiad.core.ports import Loop
-from naiad.engine.in_flight import InFlight
+from naiad.core.environment.ports import Loop
+from naiad.engine.commands.repository_commands import RepositoryCommands
+from naiad.engine.commands.rollout_commands import RolloutCommands
 from naiad.engine.inference import Inference
-from naiad.engine.live_state import LiveState
-from naiad.engine.model_table import ModelTable
+from naiad.engine.lookup.model_table import ModelTable
 from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.phase import ServerPhase
 from naiad.engine.processes import OneProcess, Processes
-from naiad.engine.repository_commands import RepositoryCommands
+from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.rollout_commands import RolloutCommands
 from naiad.engine.serving.served import Served
-from naiad.engine.views import Views
-from naiad.memory.regions import SharedMemory
+from naiad.engine.views.in_flight import InFlight
+from naiad.engine.views.live_state import LiveState
+from naiad.engine.views.views import Views
 from naiad.repository.control.control_modes import RepositoryControl
 from naiad.telemetry.metrics.metrics import Registry
 

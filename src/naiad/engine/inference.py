@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from naiad.core.errors import InferError, unavailable
+from naiad.core.limits.request_limits import RequestLimits
 from naiad.core.request import InferRequest
-from naiad.core.request_limits import RequestLimits
-from naiad.engine.model_table import ModelTable
+from naiad.engine.lookup.model_table import ModelTable
 from naiad.engine.on_demand.held_inference import WaitsForLoad, hold_request
 from naiad.engine.on_demand.held_requests import ColdModelError
+from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
-from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 

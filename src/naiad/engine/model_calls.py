@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from naiad.core.environment.model_call import ModelCall, ModelCommand
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import InferError, cause_of, internal, unavailable
-from naiad.core.model_call import ModelCall, ModelCommand
-from naiad.core.ports import Loop, TimerHandle
+from naiad.engine.commands.repository_commands import RepositoryCommands
 from naiad.engine.engine import Engine
-from naiad.engine.repository_commands import RepositoryCommands
 from naiad.options.execution_limits import DEFAULT_CALL_WAIT_TIMEOUT_S
 from naiad.telemetry.last_resort import report
 

@@ -13,7 +13,7 @@ from naiad.frontend.context import CancelReason, HttpContext, version_of
 from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.error_body import error_body
 from naiad.protocol.json.document import SHORT_BYTES
-from naiad.protocol.json.infer import leading_id
+from naiad.protocol.json.infer.infer import leading_id
 from naiad.protocol.json.tree import parse_infer_document
 from naiad.protocol.status_table import status_of
 from naiad.telemetry.logs.log import log_request_failure, new_request_id

@@ -7,8 +7,8 @@ import copy
 import re
 from collections.abc import Iterable
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import excerpt, invalid_argument
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
 from naiad.frontend.context import GrpcCall, HttpContext
 

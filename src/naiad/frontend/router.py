@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt, internal
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.engine.on_demand.held_requests import ColdModelError
-from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RejectionResponse, RouteCategory
+from naiad.frontend.access.access import (
+    FORWARDED,
+    UNKNOWN,
+    AccessRule,
+    CheckedCategory,
+    RejectionResponse,
+    RouteCategory,
+)
+from naiad.frontend.access.refusal import note_refused
 from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import HttpContext
-from naiad.frontend.refusal import note_refused
 from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.error_body import error_body
 from naiad.protocol.status_table import status_of

@@ -18,9 +18,9 @@ from naiad.operations.operation import (
 )
 from naiad.operations.requests import ModelVersion
 from naiad.protocol.grpc import control as control_grpc
-from naiad.protocol.json import control as control_json
-from naiad.protocol.json.explanation import encode_explanation
-from naiad.protocol.json.rollout import encode_status
+from naiad.protocol.json.management import control as control_json
+from naiad.protocol.json.management.explanation import encode_explanation
+from naiad.protocol.json.management.rollout import encode_status
 from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 _MODEL = "/v2/models/{model}[/versions/{version}]"

@@ -24,7 +24,7 @@ from naiad.operations.operation import (
 )
 from naiad.operations.requests import CommandOrder, LoadRequest, OrderKey, UnloadRequest
 from naiad.protocol.grpc import control as control_grpc
-from naiad.protocol.json import control as control_json
+from naiad.protocol.json.management import control as control_json
 
 _REPOSITORY = "/v2/repository[/{repository}]"
 _CATEGORY: Final = "model-repository"

@@ -14,7 +14,7 @@ from naiad.operations.requests import CommandOrder, TraceChanges
 from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol.grpc import control as control_grpc
-from naiad.protocol.json import control as control_json
+from naiad.protocol.json.management import control as control_json
 from naiad.telemetry.logs import log
 
 _TRACE = "/v2/trace/setting"

@@ -15,7 +15,7 @@ from naiad.operations.operation import (
 )
 from naiad.operations.requests import CommandOrder, CudaRegistration, SystemRegistration
 from naiad.protocol.grpc import control as control_grpc
-from naiad.protocol.json import control as control_json
+from naiad.protocol.json.management import control as control_json
 
 _SYSTEM = "/v2/systemsharedmemory[/region/{region}]"
 _CUDA = "/v2/cudasharedmemory[/region/{region}]"

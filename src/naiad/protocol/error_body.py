@@ -1,7 +1,7 @@
 """The body of an error response over REST: KServe's form, or OpenAI's for the paths of its API."""
 
 from naiad.core.errors import InferError
-from naiad.protocol.json.control import encode_error
+from naiad.protocol.json.management.control import encode_error
 from naiad.protocol.openai.openai_error import encode_openai_error, is_openai_path
 
 

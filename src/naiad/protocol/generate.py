@@ -22,15 +22,20 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pictures import read_pictures
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
+from naiad.core.limits.request_limits import check_name, check_parameters
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
-from naiad.core.request_limits import check_name, check_parameters
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
-from naiad.protocol.json.header import nan_means_null
-from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string, shape_of_text
+from naiad.protocol.json.infer.header import nan_means_null
+from naiad.protocol.json.infer.long_data import (
+    append_long_string,
+    decode_long_array,
+    decode_long_string,
+    shape_of_text,
+)
 from naiad.protocol.json.response import LONG_BYTES
 from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data, nested_shape
 from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown

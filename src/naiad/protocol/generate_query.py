@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import wrong_request
-from naiad.core.request_limits import MAX_MEMBERS
+from naiad.core.limits.request_limits import MAX_MEMBERS
 from naiad.core.tensor import TensorSpec
 
 _ID = "id"

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
-from naiad.core.bounded_cache import BoundedCache
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
 
 _MAX_PROPOSALS = 16

@@ -23,7 +23,7 @@ from naiad.repository.stores.bare_files import (
 from naiad.repository.stores.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
 
 if TYPE_CHECKING:
-    from naiad.repository.cloud.objects import ObjectStore
+    from naiad.repository.cloud.objects.objects import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ def _holds_versions(directory: Path) -> bool:
 
 def open_objects(url: CloudUrl) -> "ObjectStore":
     """Return the client for the objects below a URL. Raises InferError as `open_repository`."""
-    from naiad.repository.cloud.credentials import find_credential
-    from naiad.repository.cloud.objects import ObjectStore
+    from naiad.repository.cloud.objects.credentials import find_credential
+    from naiad.repository.cloud.objects.objects import ObjectStore
 
     return ObjectStore(url, find_credential(url, os.environ), os.environ)
 

@@ -17,9 +17,9 @@ from naiad.engine.engine import Engine
 from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.model_calls import ModelCalls
 from naiad.engine.processes import Processes
+from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.serving.served import Served
 from naiad.files.private_folder import make_private_folder
-from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.bare_models import BareModelOptions
 from naiad.options.options import REPOSITORY, RepositoryOptions, ServerOptions

@@ -5,8 +5,8 @@ from typing import Any
 
 from naiad.backend.cores import usable_cores
 from naiad.config.load_policy import LoadPolicy
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.core.model import ModelKey, name_of
-from naiad.core.request_limits import RequestBudget
 from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.serving.served import Served
 from naiad.options.on_demand_options import budget_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from naiad.backend.api import Backend
 from naiad.config.rollout.guard import RolloutCounts
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.engine.engine import Engine
 from naiad.engine.processes import OneProcess, Processes
 from naiad.engine.serving.served import Served

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from naiad.client.connecting import ClientClosedError, Connector, NotConnectedError, default_tls, parse_address
-from naiad.client.grpc import NO_HEADERS, GrpcCalls
-from naiad.client.grpc_connection import CallRefusedError
-from naiad.client.http2 import Http2Pool
+from naiad.client.transport.grpc import NO_HEADERS, GrpcCalls
+from naiad.client.transport.grpc_connection import CallRefusedError
+from naiad.client.transport.http2 import Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, cause_of, internal
 from naiad.core.request import RequestHeader

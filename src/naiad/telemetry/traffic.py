@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httptools
 
-from naiad.core.bounded_cache import BoundedCache
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.tensor import Buffer
 from naiad.wire.header_fields import HeaderFields, check_field
 from naiad.wire.http1 import HttpError, allocate_body

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import ErrorCode, InferError, not_found
-from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.engine.model_calls import MOST_NESTED, ModelCalls
 from support.model_call_parts import FakeEngine, FakeServed, ManualLoop, make_call

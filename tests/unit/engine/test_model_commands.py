@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from naiad.core.environment.model_call import ModelCommand
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
-from naiad.core.model_call import ModelCommand
 from naiad.engine.model_calls import MOST_COMMANDS, ModelCommands
 from support.engine_parts import StepLoop
 from support.model_call_parts import FakeEngine, FakeServed, make_call

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.core.request_limits import RequestBudget, unlimited
-from naiad.frontend.access import RejectionResponse
+from naiad.core.limits.request_limits import RequestBudget, unlimited
+from naiad.frontend.access.access import RejectionResponse
 from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.rest.cors import Cors

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.engine.engine import Engine
-from naiad.frontend.access import Restrictions
+from naiad.frontend.access.access import Restrictions
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.rest.routes import RestApi
 from naiad.operations.operation import (

@@ -10,7 +10,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc import client as grpc_client
 from naiad.protocol.grpc import control as grpc_server
 from naiad.protocol.json import client as json_client
-from naiad.protocol.json import control as json_server
+from naiad.protocol.json.management import control as json_server
 from naiad.protocol.status_table import code_of_grpc, code_of_http, status_of
 from naiad.telemetry.statistics.version_statistics import (
     BatchStatistics,

@@ -8,7 +8,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.json import control as control_json
+from naiad.protocol.json.management import control as control_json
 from naiad.protocol.status_table import status_of, use_triton_codes
 from naiad.telemetry.statistics.version_statistics import (
     BatchStatistics,

@@ -1,4 +1,4 @@
-from naiad.core.bounded_cache import BoundedCache
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
 from naiad.protocol.header_memory import SIGHTINGS, HeaderMemory
 

@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc import control as shared_memory_grpc
-from naiad.protocol.json import control as shared_memory_json
+from naiad.protocol.json.management import control as shared_memory_json
 
 HANDLE = bytes(range(64))
 B64 = base64.b64encode(HANDLE).decode()

@@ -8,8 +8,8 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
-from naiad.engine.missing import rows_named
-from naiad.engine.model_table import with_unique_names
+from naiad.engine.lookup.missing import rows_named
+from naiad.engine.lookup.model_table import with_unique_names
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import Lifecycle, ReadyRule
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names

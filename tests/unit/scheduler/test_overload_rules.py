@@ -6,8 +6,8 @@ import random
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import ErrorCode, FailureReason
-from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.options.sources.command_line import parse_options
 from naiad.scheduler.direct import DirectScheduler

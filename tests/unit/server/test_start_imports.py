@@ -15,7 +15,7 @@ _LATE = {
     "naiad.backend.workers.worker_instance",
     "naiad.cluster",
     "naiad.engine.cache.redis_store",
-    "naiad.repository.cloud.objects",
+    "naiad.repository.cloud.objects.objects",
     "obstore",
     "onnxruntime",
     "opentelemetry",

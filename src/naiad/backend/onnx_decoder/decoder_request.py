@@ -14,9 +14,9 @@ from naiad.backend.texts.generation_request import (
     text_of,
     wrong_sampling,
 )
-from naiad.core.chat_format import ChatMessage, format_chat
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest
+from naiad.core.texts.chat_format import ChatMessage, format_chat
 
 _MAX_TEXT_BYTES = 4 << 20
 _MAX_TEXT_BYTES_PER_TOKEN = 128

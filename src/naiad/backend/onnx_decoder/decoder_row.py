@@ -12,7 +12,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array
-from naiad.core.text_stream import TextStream
+from naiad.core.texts.text_stream import TextStream
 
 Emit = Callable[[InferRequest, InferResponse], None]
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.cuda.cuda import CudaError, CudaRuntime, load_runtime
 from naiad.backend.framework import Scalars, first_gpu
 from naiad.backend.signature import SignatureCheck, complete, is_complete
 from naiad.backend.tensorrt.engine_file import TensorRtEngine
@@ -15,7 +16,6 @@ from naiad.backend.tensorrt.profiles import OptimizationProfile, choose_profile,
 from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import invalid_argument, unsupported
-from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
 
 _log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from naiad.backend.cuda.cuda import CudaError, CudaRuntime
+from naiad.backend.cuda.dlpack import check_device, export_memory
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import Device
 from naiad.core.tensor import Array, Buffer, Shape
-from naiad.memory.cuda import CudaError, CudaRuntime
-from naiad.memory.dlpack import check_device, export_memory
 
 _log = logging.getLogger(__name__)
 

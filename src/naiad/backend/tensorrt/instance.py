@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.cuda.cuda import CudaError, CudaRuntime
+from naiad.backend.cuda.dlpack import address_of
 from naiad.backend.framework import Scalars
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorrt.buffers import Blocks, Buffers, DeviceArray
@@ -18,8 +20,6 @@ from naiad.backend.tensorrt.library import Messages, TensorRtOptions
 from naiad.backend.tensorrt.profiles import OptimizationProfile, choose_profile, no_profile
 from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Array, Shape
-from naiad.memory.cuda import CudaError, CudaRuntime
-from naiad.memory.dlpack import address_of
 
 _log = logging.getLogger(__name__)
 

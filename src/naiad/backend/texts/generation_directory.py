@@ -7,8 +7,8 @@ from naiad.backend.api import ModelContext
 from naiad.backend.framework import Parameters
 from naiad.backend.texts.generation_request import NUMBERS
 from naiad.backend.texts.json_directory import AGAIN, JsonDirectory
-from naiad.core.chat_format import CHAT_FORMATS, recognized_format
 from naiad.core.errors import excerpt
+from naiad.core.texts.chat_format import CHAT_FORMATS, recognized_format
 
 _WINDOWS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Members of `config.json` with the most tokens of a text; which one depends on the model type."""

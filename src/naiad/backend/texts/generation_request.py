@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.limits.value_limits import excess_of_values
 from naiad.core.request import InferRequest
-from naiad.core.value_limits import excess_of_values
 
 _MAX_STOPS = 16
 _MAX_STOP_CHARACTERS = 1024

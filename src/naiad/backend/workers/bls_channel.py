@@ -10,9 +10,9 @@ from naiad.backend.workers.conversation.server_codec import CallDecoder, CallRes
 from naiad.backend.workers.life_cycle import WorkerLife
 from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.backend.workers.process.worker_process import WorkerProcess
+from naiad.core.environment.model_call import ModelCall, ModelCommand
+from naiad.core.environment.ports import InferencePort, TimerHandle
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
-from naiad.core.model_call import ModelCall, ModelCommand
-from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.statistics.part_statistics import CallStatistics

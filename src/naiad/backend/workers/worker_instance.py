@@ -24,8 +24,8 @@ from naiad.backend.workers.ranks.rank_group import RankConversation, RankGroup
 from naiad.backend.workers.worker_settings import WorkerSettings, WorkerSource, rank_args, worker_environment
 from naiad.config.execution_tensors import execution_config
 from naiad.core.batch import Batch, SequenceEnd
+from naiad.core.environment.ports import InferencePort
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
-from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 

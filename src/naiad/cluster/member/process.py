@@ -38,11 +38,11 @@ from naiad.cluster.messages import (
 from naiad.cluster.process_channel import ClusterChannel, receive_first
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import InferError
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.core.model import UNLOADED, ModelState
-from naiad.core.request_limits import RequestBudget
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
-from naiad.frontend.slice_runner import in_pieces
+from naiad.frontend.long_work.slice_runner import in_pieces
 from naiad.options.options import ServerOptions
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server

@@ -33,10 +33,10 @@ from naiad.core.model import IndexEntry
 from naiad.engine.engine import Engine
 from naiad.engine.model_calls import ModelCommands
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control import ControlCalls
+from naiad.frontend.control.control import ControlCalls
+from naiad.frontend.long_work.slice_runner import in_pieces
 from naiad.frontend.rest.metrics_port import respond_metrics
 from naiad.frontend.router import respond_failure
-from naiad.frontend.slice_runner import in_pieces
 from naiad.operations.models import HEALTH_CHECK, MODEL_READY, ROLLOUT, SERVER_READY, STATISTICS
 from naiad.operations.operation import AnyOperation
 from naiad.operations.repository import ROLLOUT_SUBJECT, load_order, unload_order

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import FailureReason, InferError, cancelled_request
-from naiad.core.model_call import ModelCall
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader

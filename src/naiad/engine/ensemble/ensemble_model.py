@@ -11,9 +11,9 @@ from types import MappingProxyType
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.device_tensor import in_host_memory
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.parameters import ParameterValue
-from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
-from naiad.core.model_call import ModelCall
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
 from naiad.core.response import InferResponse

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from naiad.backend.api import Instance, InstanceSpec
 from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
+from naiad.engine.instances.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.serving.retirement import RetiredInstances
 from naiad.engine.serving.served import Served
 from naiad.engine.serving.served_model import ServedModel

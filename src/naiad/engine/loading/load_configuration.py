@@ -137,6 +137,25 @@ def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
     return parsed
 
 
+def inspected_files(entry: ModelEntry, versions: Sequence[int]) -> list[str]:
+    """Return the names in the directory that the backend inspects: the first version's; none without a directory.
+
+    Triton: without a version to serve, it is another directory of the model, of any name. Raises InferError.
+    """
+    candidates = [*versions, *entry.version_dirs]
+    if candidates:
+        directory = entry.version_dirs[candidates[0]]
+    else:
+        found = min((child for child in entry.model_dir.iterdir() if child.is_dir()), default=None)
+        if found is None:
+            return []
+        directory = found
+    try:
+        return sorted(child.name for child in directory.iterdir())
+    except OSError as error:
+        raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error
+
+
 def prepare_config(
     parsed: ParsedConfig,
     entry: ModelEntry,

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
@@ -21,21 +20,22 @@ from naiad.config.problem import raise_problems
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
+from naiad.core.environment.ports import InferencePort, Loop
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.model import IndexEntry
-from naiad.core.ports import InferencePort, Loop
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.cached_model import CachedModel
 from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.ensemble_graph import find_device_steps, find_members
 from naiad.engine.ensemble.ensemble_model import EnsembleModel
-from naiad.engine.instance_resources import ModelResources, Resources, needs_resources
-from naiad.engine.instances import create_instances, instance_specs
+from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
+from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
     finish_config,
+    inspected_files,
     prepare_config,
     read_config,
     read_labels,
@@ -149,10 +149,12 @@ class ModelLoader:
 
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig, record: FoundRecord) -> ModelPlan:
         versions, rollout = self._choice.choose(entry, parsed.config.version_policy, record)
-        inspected = _inspected_directory(entry, versions)
-        files = [] if inspected is None else _list_files(inspected)
         config, unsupported_reason = prepare_config(
-            parsed, entry, files, self._backends.names(), auto_complete=self._auto_complete
+            parsed,
+            entry,
+            inspected_files(entry, versions),
+            self._backends.names(),
+            auto_complete=self._auto_complete,
         )
         config.runtime = config.runtime or self._backends.runtime_of(config.backend)
         # Triton: only a valid configuration is compared with the version directories.
@@ -488,21 +490,3 @@ def _close(instances: Sequence[Instance], model: Model | None, resources: ModelR
         model.close()
     if resources is not None:
         resources.close()
-
-
-def _inspected_directory(entry: ModelEntry, versions: Sequence[int]) -> Path | None:
-    """Return the directory that the backend inspects: the first version's, None without one.
-
-    Triton: without a version to serve, it is another directory of the model, of any name.
-    """
-    candidates = [*versions, *entry.version_dirs]
-    if candidates:
-        return entry.version_dirs[candidates[0]]
-    return min((child for child in entry.model_dir.iterdir() if child.is_dir()), default=None)
-
-
-def _list_files(directory: Path) -> list[str]:
-    try:
-        return sorted(child.name for child in directory.iterdir())
-    except OSError as error:
-        raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, unavailable
 from naiad.core.model import ModelKey, name_of
-from naiad.core.ports import Loop, TimerHandle
 from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 

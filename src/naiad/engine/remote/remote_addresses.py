@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import excerpt, unavailable
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
 from naiad.engine.remote.remote_port import RemoteServer
 

@@ -6,8 +6,8 @@ from concurrent.futures import Future, wait
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.remote_settings import check_written, completed_by, read_remote
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import InferError, invalid_argument, unsupported
-from naiad.core.ports import Loop
 from naiad.engine.remote.remote_addresses import RemoteAddresses
 from naiad.engine.remote.remote_model import RemoteModel, note_description
 from naiad.engine.remote.remote_port import RemotePort, RemoteServer

@@ -15,8 +15,8 @@ from functools import partial
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.remote_settings import RemoteSettings, difference
 from naiad.core.batch import Batch
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
-from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, stopped

@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 from naiad.config.rollout.rollout_record import is_news, merge
 from naiad.config.rollout.state import RolloutState, conflict
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import InferError, internal
-from naiad.core.ports import Loop
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.repository.rollout_records import FoundRecord, RolloutRecords
 

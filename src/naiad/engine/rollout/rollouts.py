@@ -13,8 +13,8 @@ from naiad.config.rollout.rollout_declaration import CANARY, LATEST, STABLE, Dec
 from naiad.config.rollout.rollout_record import FoundRollout, held_back, merge, merge_refusals
 from naiad.config.rollout.splitter import EvenSplit
 from naiad.config.rollout.state import RolloutState, allow_hint, conflict, effective, started
+from naiad.core.environment.ports import Loop
 from naiad.core.model import name_of
-from naiad.core.ports import Loop
 from naiad.engine.rollout import sides
 from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.rollout.shadow import ShadowCopies

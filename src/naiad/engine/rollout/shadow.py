@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from naiad.config.rollout.guard import DIFFERENT, EQUAL, FAILED, SKIPPED
 from naiad.config.rollout.splitter import EvenSplit, threshold
 from naiad.core.device_tensor import DeviceTensor
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, InferError
-from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.rollout.response_comparison import are_equal

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from naiad.config.rollout.guard import SHADOW_RESULTS, SideCounts, bucket_of
-from naiad.core.bounded_cache import BoundedCache
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
 from naiad.engine.serving.served import Served
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
+from naiad.core.environment.model_call import ModelCall
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.model import AdaptiveState
-from naiad.core.model_call import ModelCall
-from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules, LargeAdmission
-from naiad.engine.instance_resources import ModelResources
+from naiad.engine.instances.instance_resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatch.dispatcher import Dispatcher
 from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue

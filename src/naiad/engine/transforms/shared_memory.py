@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from naiad.backend.cuda.cuda import CudaRegion
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import DevicePlace, DeviceTensor, in_host_memory
@@ -17,11 +18,10 @@ from naiad.core.errors import InferError, excerpt, wrong_request
 from naiad.core.request import InferRequest, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.regions.posix_memory import SystemRegion
+from naiad.engine.regions.regions import Region, SharedMemory
 from naiad.engine.transforms.classification import class_shape, classify
 from naiad.engine.transforms.device_headers import DeviceHeaders
-from naiad.memory.cuda import CudaRegion
-from naiad.memory.posix_memory import SystemRegion
-from naiad.memory.regions import Region, SharedMemory
 
 _MEMO = "classes"
 _MEMO_LIMIT = 64

@@ -6,10 +6,10 @@ Only a server with an access log or with API keys has these objects.
 import time
 from dataclasses import replace
 
-from naiad.frontend.access import ApiKeyRule
+from naiad.frontend.access.access import ApiKeyRule
+from naiad.frontend.access.peer import address_of
+from naiad.frontend.access.refusal import note_invalid
 from naiad.frontend.accounting.key_usage import Exceeded, KeyTable, KeyUsage
-from naiad.frontend.peer import address_of
-from naiad.frontend.refusal import note_invalid
 from naiad.telemetry.logs.access_log import AccessEntry, AccessLog
 
 _now_ns = time.monotonic_ns

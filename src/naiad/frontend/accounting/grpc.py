@@ -5,13 +5,13 @@ from typing import Protocol, cast
 
 from naiad.core.errors import InferError, Rejection, unavailable
 from naiad.core.tensor import Buffer
+from naiad.frontend.access.refusal import note_refused_call
 from naiad.frontend.accounting.exchange import Accounting, Exchange
 from naiad.frontend.accounting.key_usage import Exceeded
 from naiad.frontend.context import CancelReason, GrpcCall, GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.flow import Http2Flow
 from naiad.frontend.http2.plan import CallPlan
-from naiad.frontend.refusal import note_refused_call
 from naiad.operations.inference import INFER
 from naiad.operations.operation import grpc_path
 from naiad.protocol.grpc.infer import read_beginning

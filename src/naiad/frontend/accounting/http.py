@@ -8,7 +8,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.accounting.exchange import Accounting, Exchange
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer, OnCancel, RejectEarly
 from naiad.frontend.router import refuse
-from naiad.protocol.json.infer import leading_id
+from naiad.protocol.json.infer.infer import leading_id
 from naiad.telemetry.logs.access_log import AccessEntry
 from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.wire.header_fields import Headers

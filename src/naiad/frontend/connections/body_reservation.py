@@ -4,7 +4,7 @@ The announced length alone reserves nothing: otherwise a client could announce 1
 clients. The reservation is at most twice the number of received bytes, plus a first step.
 """
 
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
-from naiad.core.ports import Loop, TimerHandle
-from naiad.frontend.slice_runner import CallSoon
+from naiad.core.environment.ports import Loop, TimerHandle
+from naiad.frontend.long_work.slice_runner import CallSoon
 
 _SWEEP_S = 1.0
 _SLICE = 128

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import excerpt, not_found
+from naiad.frontend.access.peer import is_local
 from naiad.frontend.context import HttpContext
-from naiad.frontend.peer import is_local
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.router import Action, refuse, respond_failure
-from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.dashboard import DASHBOARD, DASHBOARD_FILE
 from naiad.operations.operation import AnyOperation
 from naiad.wire.header_fields import Headers

@@ -19,9 +19,9 @@ from naiad.frontend.context import HttpContext
 from naiad.frontend.dashboard.live_models import model_rows, ready_index, shown_name
 from naiad.frontend.dashboard.live_request import LiveRequest
 from naiad.frontend.dashboard.live_stream import EncodedVersion, LiveStream, Rights, owner_of
-from naiad.frontend.slice_runner import in_pieces
-from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.protocol.json import live
+from naiad.frontend.long_work.slice_runner import in_pieces
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
+from naiad.protocol.json.management import live
 from naiad.telemetry.last_resort import begin_task
 from naiad.telemetry.live.live_answer import LiveAnswer, LiveQuery, VersionKey
 from naiad.telemetry.statistics.live_counts import NOTHING

@@ -8,7 +8,7 @@ from naiad.core.model import IndexEntry, ModelKey, ModelState
 from naiad.core.slices import Slices
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
-from naiad.protocol.json.live import printable
+from naiad.protocol.json.management.live import printable
 
 MAX_MODELS = 2000
 _SLICE_MODELS = 64

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from naiad.frontend.access.peer import is_local
 from naiad.frontend.context import HttpContext
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_request import parse_live_query
 from naiad.frontend.dashboard.live_stream import EVENT_STREAM, Rights
-from naiad.frontend.peer import is_local
 from naiad.frontend.router import Action, Router
 from naiad.operations.dashboard import LIVE
 from naiad.operations.operation import AnyOperation

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from naiad.frontend.access.peer import network_of
 from naiad.frontend.context import CancelReason, HttpContext
 from naiad.frontend.dashboard.live_request import LiveRequest
-from naiad.frontend.peer import network_of
-from naiad.protocol.json import live
+from naiad.protocol.json.management import live
 from naiad.telemetry.live.live_answer import (
     FailureEntry,
     LiveAnswer,

@@ -10,7 +10,7 @@ from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall
-from naiad.frontend.thread_pool import RunInThread
+from naiad.frontend.long_work.thread_pool import RunInThread
 from naiad.protocol.status_table import status_of
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
 from naiad.wire.grpc import ENCODINGS, GrpcStatus

@@ -9,8 +9,8 @@ from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend import failed_requests
 from naiad.frontend.context import GrpcCall
-from naiad.frontend.control import ControlCalls, ControlExchange
-from naiad.frontend.control_audit import audited_call
+from naiad.frontend.control.control import ControlCalls, ControlExchange
+from naiad.frontend.control.control_audit import audited_call
 from naiad.operations.operation import AnyOperation, MayBringFiles
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from naiad.core.errors import InferError, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall
-from naiad.frontend.grpc.stream import ENDED
+from naiad.frontend.grpc.ended_stream import ENDED
 from naiad.protocol.reflection.answers import ReflectionAnswers
 from naiad.protocol.reflection.service_files import served_files
 from naiad.protocol.reflection.symbol_index import SymbolIndex

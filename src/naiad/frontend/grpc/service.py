@@ -14,14 +14,16 @@ from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
 from naiad.frontend.cold_models import hold_call
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
-from naiad.frontend.control import ControlCalls
+from naiad.frontend.control.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import control_handlers
+from naiad.frontend.grpc.ended_stream import EndedStream
 from naiad.frontend.grpc.health_watch import HealthWatch, HealthWatches
 from naiad.frontend.grpc.reflection import Reflections, ReflectionStream
-from naiad.frontend.grpc.stream import EndedStream, InferStream, Prepared, prepare
+from naiad.frontend.grpc.stream import InferStream
+from naiad.frontend.grpc.stream_request import Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
-from naiad.frontend.slice_runner import SliceJob
+from naiad.frontend.long_work.slice_runner import SliceJob
 from naiad.operations.inference import INFER, STREAM_INFER
 from naiad.operations.models import HEALTH_WATCH, REFLECTION, REFLECTION_ALPHA, decode_health_check, encode_health
 from naiad.operations.operation import AnyOperation, MayBringFiles, by_grpc_path, grpc_path

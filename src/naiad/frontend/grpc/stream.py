@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from functools import partial
 
 from naiad.core.errors import InferError, Rejection, unavailable
+from naiad.core.limits.request_limits import UNCOUNTED_BYTES
 from naiad.core.request import InferRequest
-from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.response import InferResponse
-from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
-from naiad.engine.admission import count_elements
 from naiad.engine.engine import Engine
 from naiad.engine.on_demand.held_requests import ColdModelError, HeldRequest
 from naiad.frontend import failed_requests
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc.compression import Sender
+from naiad.frontend.grpc.ended_stream import ENDED
+from naiad.frontend.grpc.stream_request import Prepared, StreamRequest, StreamTurn, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
-from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.frontend.long_work.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.grpc.infer import (
     Decoded,
     InferRequestDecoder,
@@ -39,9 +39,6 @@ from naiad.protocol.status_table import status_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 
-Prepared = tuple[Decoded, Sequence[int] | None]
-"""A decoded request, and the number of elements of its large string inputs."""
-
 MAX_OPEN_REQUESTS = 1024
 """Limit of submitted requests without a response per stream; further ones wait."""
 MAX_OPEN_BYTES = 64 * 1024 * 1024
@@ -51,39 +48,6 @@ MAX_QUEUED_BYTES = 1024 * 1024
 _STALLED_NS = 30_000_000
 """A peer that takes nothing for this time does not read, however little waits for it."""
 _STRICT_FIELD = b"triton_grpc_error"
-
-
-class _StreamRequest(InferRequest):
-    """A request of a stream."""
-
-    __slots__ = ()
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of responses of its stream that wait for the client."""
-        turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
-        return turn.sender.queued_bytes
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether its response waits until the responses to earlier requests are sent."""
-        turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
-        return turn.is_ordered
-
-
-class _Turn:
-    """Position of a request in the response order of its stream."""
-
-    __slots__ = ("is_ordered", "message_bytes", "reserved_bytes", "response_parts", "sender")
-
-    def __init__(self, message_bytes: int, sender: Sender, *, is_ordered: bool) -> None:
-        self.sender = sender
-        self.message_bytes = message_bytes
-        self.reserved_bytes = 0
-        """Bytes reserved in the server's budget while the request is open."""
-        self.is_ordered = is_ordered
-        self.response_parts: Sequence[Buffer] | None = None
-        """The response, if it is ready before its turn."""
 
 
 class InferStream:
@@ -142,7 +106,7 @@ class InferStream:
         self._open_bytes = 0
         self._response_bytes = 0
         """Size of the last ordinary response, used as the estimate for the next ones."""
-        self._order: deque[_Turn] = deque()
+        self._order: deque[StreamTurn] = deque()
         """Requests of ordinary models without a response."""
         self._has_paused_call = False
         self._is_paused = False
@@ -216,8 +180,8 @@ class InferStream:
             self._reject_undecoded(message, error)
             return
         model_name, model_version = header.model_name, header.model_version
-        turn = _Turn(len(message), self._sender, is_ordered=True)
-        request = _StreamRequest(
+        turn = StreamTurn(len(message), self._sender, is_ordered=True)
+        request = StreamRequest(
             header, data, self._on_response, id=request_id, arrival_ns=self._call.arrival_ns, context=turn
         )
         request.deadline_ns = self._call.deadline_ns
@@ -275,13 +239,13 @@ class InferStream:
             return
         self._pause()
 
-    def _reserve(self, turn: _Turn) -> None:
+    def _reserve(self, turn: StreamTurn) -> None:
         """Reserve the bytes of a message until its response is sent. Raises InferError if there is no room."""
         if not self._call.reserve_bytes(turn.message_bytes):
             raise unavailable(BUDGET_EXCEEDED, Rejection.MEMORY)
         turn.reserved_bytes = turn.message_bytes
 
-    def _release(self, turn: _Turn) -> None:
+    def _release(self, turn: StreamTurn) -> None:
         if turn.reserved_bytes:
             self._call.release_bytes(turn.reserved_bytes)
 
@@ -330,7 +294,7 @@ class InferStream:
 
     def _take_response(self, request: InferRequest, response: InferResponse) -> None:
         # hot: once a response
-        turn: _Turn = request.context  # type: ignore[assignment]  # set in `take`
+        turn: StreamTurn = request.context  # type: ignore[assignment]  # set in `take`
         if response.final:
             self._open.discard(request)
             self._open_bytes -= turn.message_bytes
@@ -354,7 +318,7 @@ class InferStream:
         if response.final:
             self._continue(turn)
 
-    def _continue(self, turn: _Turn) -> None:
+    def _continue(self, turn: StreamTurn) -> None:
         """Continue the stream after the last response to a request."""
         self._release(turn)
         self._go_on()
@@ -365,7 +329,7 @@ class InferStream:
         if self._is_half_closed or self._is_draining:
             self._end_if_done()
 
-    def _fail(self, request: InferRequest, turn: _Turn, error: InferError, *, final: bool) -> None:
+    def _fail(self, request: InferRequest, turn: StreamTurn, error: InferError, *, final: bool) -> None:
         header = request.header
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first inference error ends the call.
@@ -376,7 +340,7 @@ class InferStream:
         text = _text(message, error)
         self._respond(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
-    def _respond(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
+    def _respond(self, turn: StreamTurn, parts: Sequence[Buffer]) -> None:
         """Send a response, or keep it until earlier responses are sent and the peer has read them."""
         if not turn.is_ordered:
             self._send(parts)
@@ -423,7 +387,7 @@ class InferStream:
     def _reject_undecoded(self, message: Buffer, error: InferError) -> None:
         """Respond to a request that could not be decoded. Triton: an unknown model has priority over other errors."""
         model_name = model_version = request_id = ""
-        turn = _Turn(0, self._sender, is_ordered=True)
+        turn = StreamTurn(0, self._sender, is_ordered=True)
         try:
             model_name, model_version, request_id = identify(message)
             turn.is_ordered = not self._inference.served(model_name, model_version).is_decoupled
@@ -433,7 +397,7 @@ class InferStream:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
         self._reject(turn, request_id, model_name, model_version, error)
 
-    def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
+    def _reject(self, turn: StreamTurn, request_id: str, model: str, version: str, error: InferError) -> None:
         _, text = failed_requests.log("gRPC", request_id, model, version, error)
         if turn.is_ordered and (not self._order or self._order[-1] is not turn):
             self._order.append(turn)
@@ -492,40 +456,9 @@ class InferStream:
         self._order.clear()
 
 
-class EndedStream:
-    """State of a call whose stream has ended while its last responses are still being compressed."""
-
-    def take(self, message: Buffer) -> None:
-        """Do nothing: a response would come after the end."""
-
-    def refuse(self, message: Buffer, error: InferError) -> None:
-        """Do nothing: a response would come after the end."""
-
-    def half_close(self) -> None:
-        """Do nothing: the call is ending."""
-
-    def drain(self) -> None:
-        """Do nothing: the call is ending."""
-
-    def writable(self) -> None:
-        """Do nothing: there is nothing to resume."""
-
-    def fail(self) -> None:
-        """Do nothing: no request is open."""
-
-
-ENDED = EndedStream()
-
-
 def _text(message: str, error: InferError) -> str:
     """Return a text that is not empty: an empty `error_message` means success."""
     return message or f"the request ended with {error.code.name}"
-
-
-def prepare(decoder: InferRequestDecoder, message: Buffer) -> Slices[Prepared]:
-    """Decode a large message and count the elements of its large inputs, in slices. Raises InferError."""
-    decoded = yield from decoder.decode_in_slices(message)
-    return decoded, (yield from count_elements(*decoded))
 
 
 def _wants_grpc_errors(metadata: Headers) -> bool:

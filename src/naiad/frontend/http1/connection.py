@@ -18,7 +18,7 @@ from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.request_reader import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.waiting_requests import CONTINUE, Http1Context, Http1Responses
 from naiad.protocol.error_body import error_body
-from naiad.protocol.json.control import encode_error
+from naiad.protocol.json.management.control import encode_error
 from naiad.telemetry.metrics.response_metrics import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead

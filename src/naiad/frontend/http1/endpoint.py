@@ -4,11 +4,11 @@ import http
 from collections.abc import Callable
 from email.utils import formatdate
 
-from naiad.core.ports import Loop
-from naiad.core.request_limits import RequestBudget
+from naiad.core.environment.ports import Loop
+from naiad.core.limits.request_limits import RequestBudget
+from naiad.frontend.access.refusal import NoteInvalid, note_invalid
 from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, EndpointConnection
 from naiad.frontend.context import HttpContext, RejectEarly
-from naiad.frontend.refusal import NoteInvalid, note_invalid
 from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import CheckHead, HeadCache, Http1Limits

@@ -7,7 +7,7 @@ headers are complete, a body of known length is received directly into its own b
 import time
 from collections.abc import Callable, Sequence
 
-from naiad.core.request_limits import UNCOUNTED_BYTES
+from naiad.core.limits.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import BodyReservation, budget_exceeded, check_length
 from naiad.frontend.connections.linger import LeastRate

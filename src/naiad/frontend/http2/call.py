@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from naiad.core.errors import Rejection, excerpt
-from naiad.core.request_limits import UNCOUNTED_BYTES
+from naiad.core.limits.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
+from naiad.frontend.access.refusal import note_invalid, note_refused_call
 from naiad.frontend.connections.body_reservation import BudgetExceededError
 from naiad.frontend.context import CancelReason, OnCancel
 from naiad.frontend.http2.flow import Http2Flow
 from naiad.frontend.http2.plan import CallPlan
-from naiad.frontend.refusal import note_invalid, note_refused_call
 from naiad.telemetry.logs.access_log import AccessEntry
 from naiad.telemetry.metrics.response_metrics import grpc_responses, rejection_of_status, rejections
 from naiad.telemetry.server_timing import RequestTiming

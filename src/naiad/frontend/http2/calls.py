@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from naiad.core.errors import excerpt
-from naiad.core.request_limits import UNCOUNTED_BYTES
+from naiad.core.limits.request_limits import UNCOUNTED_BYTES
 from naiad.frontend.context import CancelReason
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import Http2Endpoint, RestHeaders

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
-from naiad.core.ports import Loop
-from naiad.core.request_limits import RequestBudget
-from naiad.frontend.access import AccessRule
+from naiad.core.environment.ports import Loop
+from naiad.core.limits.request_limits import RequestBudget
+from naiad.frontend.access.access import AccessRule
+from naiad.frontend.access.refusal import NoteInvalid, note_invalid
 from naiad.frontend.connections.endpoint import AddressLimit, C, Endpoint
 from naiad.frontend.context import GrpcService, HttpContext, RejectEarly
-from naiad.frontend.refusal import NoteInvalid, note_invalid
-from naiad.frontend.thread_pool import RunInThread, run_at_once
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import HttpError, decode_path
@@ -18,7 +18,7 @@ from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import RequestHead, encode_fields
 
 if TYPE_CHECKING:
-    from naiad.frontend.web_pages import WebPageRule
+    from naiad.frontend.access.web_pages import WebPageRule
 
 _CACHED_PREFIXES = 256
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
+from naiad.frontend.access.refusal import note_refused_call
 from naiad.frontend.connections.body_reservation import BudgetExceededError
 from naiad.frontend.context import EARLY_REJECTION_BYTES
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import Http2Endpoint
-from naiad.frontend.refusal import note_refused_call
 from naiad.wire.grpc import CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http1 import HttpError
 

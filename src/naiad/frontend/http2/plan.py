@@ -8,10 +8,10 @@ from functools import partial
 from typing import NamedTuple
 
 from naiad.core.errors import Rejection
-from naiad.frontend.access import AccessRule, category_of_call
+from naiad.frontend.access.access import AccessRule, category_of_call
+from naiad.frontend.access.web_pages import WebPageRule
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.endpoint import RestHeaders
-from naiad.frontend.web_pages import WebPageRule
 from naiad.protocol.status_table import status_of
 from naiad.telemetry.metrics.response_metrics import grpc_responses, http_responses, rejections
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE

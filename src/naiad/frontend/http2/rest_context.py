@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
+from naiad.frontend.access.refusal import note_invalid
 from naiad.frontend.connections.body_reservation import BudgetExceededError, budget_exceeded, check_length
 from naiad.frontend.context import EARLY_REJECTION_BYTES, OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import RestHeaders, RestSide
-from naiad.frontend.refusal import note_invalid
 from naiad.protocol.error_body import error_body
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import GrpcError, GrpcStatus

@@ -7,7 +7,7 @@ expires, for the earliest deadline of the open calls. A call costs one compariso
 
 from collections.abc import Callable, Iterable, Mapping
 
-from naiad.core.ports import Loop, TimerHandle
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.frontend.connections.linger import LeastRate
 from naiad.frontend.http2.call import Http2Call, RequestSide
 from naiad.wire.http2.connection_limits import Http2Limits

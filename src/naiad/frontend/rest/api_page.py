@@ -15,9 +15,9 @@ from naiad.core.errors import InferError, excerpt
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.router import Action, Router, respond_failure
-from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.models import API_PAGE, MODEL_OPENAPI, OPENAPI
 from naiad.operations.operation import AnyOperation
 from naiad.wire.header_fields import Headers
@@ -78,7 +78,7 @@ class ApiPageRoutes:
 
     def _encode(self, models: Callable[[], Sequence[str]]) -> bytes:
         # Imported here: most servers never need it.
-        from naiad.protocol.json.openapi import DocumentedEndpoint, DocumentedModel, encode_openapi
+        from naiad.protocol.json.management.openapi import DocumentedEndpoint, DocumentedModel, encode_openapi
 
         documented = []
         for name in models():

@@ -9,17 +9,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.tensor import Buffer
-from naiad.engine.model_table import ModelTable
+from naiad.engine.lookup.model_table import ModelTable
 from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend import failed_requests
 from naiad.frontend.cold_models import hold_context
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
+from naiad.frontend.long_work.thread_pool import RunInThread
 from naiad.frontend.router import Action
-from naiad.frontend.thread_pool import RunInThread
 from naiad.wire.compression import (
     MAX_INLINE_BYTES,
     MAX_INLINE_PLAIN_BYTES,

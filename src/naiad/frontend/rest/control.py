@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control import ControlCalls, ControlExchange
+from naiad.frontend.control.control import ControlCalls, ControlExchange
+from naiad.frontend.long_work.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.rest.infer import cancel_job
 from naiad.frontend.router import Action, respond_failure
-from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.operations.operation import AnyOperation, MayBringFiles, RestForm, RestReply
 
 

@@ -18,12 +18,12 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.long_work.slice_runner import SliceRunner
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.picture_folder import PictureFolder
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
-from naiad.frontend.slice_runner import SliceRunner
-from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.generate import Inputs, RowColumns, columns_of, decode_generate, encode_generate, inputs_of
 from naiad.protocol.generate_query import document_of_query
 from naiad.wire.header_fields import written_fields

@@ -20,12 +20,12 @@ from naiad.frontend import failed_requests
 from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.long_work.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
-from naiad.frontend.slice_runner import SliceJob, SliceRunner
-from naiad.protocol.json.binary import decode_raw
 from naiad.protocol.json.document import SHORT_BYTES
-from naiad.protocol.json.infer import Decoded, InferJsonDecoder
+from naiad.protocol.json.infer.binary import decode_raw
+from naiad.protocol.json.infer.infer import Decoded, InferJsonDecoder
 from naiad.protocol.json.response import (
     LONG_BYTES,
     Encoded,

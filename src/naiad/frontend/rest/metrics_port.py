@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Callable, Generator, Sequence
 
-from naiad.frontend.access import AccessRule
+from naiad.frontend.access.access import AccessRule
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import refuse, respond_error
 from naiad.options.network.access_options import METRICS

@@ -10,7 +10,7 @@ from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.router import Action, respond_infer_error
 from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT
 from naiad.operations.operation import AnyOperation
-from naiad.protocol.json.rollout import decode_change, encode_status
+from naiad.protocol.json.management.rollout import decode_change, encode_status
 
 
 def rollout_actions(engine: Engine) -> Mapping[AnyOperation, Action]:

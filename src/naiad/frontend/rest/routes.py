@@ -7,13 +7,14 @@ from typing import Any
 
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control import ControlCalls
-from naiad.frontend.control_audit import audited
+from naiad.frontend.control.control import ControlCalls
+from naiad.frontend.control.control_audit import audited
 from naiad.frontend.dashboard.dashboard_page import DashboardRoutes
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_route import LiveRoute
 from naiad.frontend.default_model import default_model
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import control_action
@@ -23,7 +24,6 @@ from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
 from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
 from naiad.frontend.rest.rollout import rollout_actions
 from naiad.frontend.router import Action, Route, Router
-from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.inference import GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY, INFER, INVOCATIONS
 from naiad.operations.operation import AnyOperation, MayBringFiles, RestForm
 from naiad.operations.table import OPERATIONS

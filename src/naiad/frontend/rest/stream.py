@@ -14,8 +14,8 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import TraceFields, fields_of_context
-from naiad.frontend.slice_runner import SliceJob, SliceRunner
-from naiad.protocol.json.control import encode_error
+from naiad.frontend.long_work.slice_runner import SliceJob, SliceRunner
+from naiad.protocol.json.management.control import encode_error
 from naiad.protocol.json.response import as_event, as_line, is_long
 from naiad.protocol.status_table import status_of
 from naiad.wire.header_fields import Headers

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.datatype import BY_NAME
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
@@ -23,7 +23,7 @@ from naiad.protocol.grpc.contents import contents_to_raw
 from naiad.protocol.grpc.infer import FINAL_RESPONSE, MAX_MESSAGE_BYTES, join_small, parameter_of
 from naiad.protocol.grpc.walk import encode_framing, encode_varint, fields
 from naiad.protocol.json.client import index_entry
-from naiad.protocol.json.control import message_tree
+from naiad.protocol.json.management.control import message_tree
 
 _RAW_INPUT_TAG = 0x3A
 _ID_TAG = 0x1A

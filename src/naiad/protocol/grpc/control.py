@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, encodable, excerpt, invalid_argument, unsupported, wrong_request
+from naiad.core.limits.request_limits import MAX_PARAMETERS
 from naiad.core.model import (
     CudaRegionStatus,
     IndexEntry,
@@ -20,7 +21,6 @@ from naiad.core.model import (
     name_of,
     version_number,
 )
-from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.options.options import LOG_FORMATS, LogOptions
@@ -28,7 +28,7 @@ from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.infer import leading_text
 from naiad.protocol.grpc.walk import check_field_count, last_text
-from naiad.protocol.json.control import (
+from naiad.protocol.json.management.control import (
     COMPUTE_DURATIONS,
     INFER_DURATIONS,
     RESPONSE_DURATIONS,

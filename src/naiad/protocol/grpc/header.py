@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
+from naiad.core.limits.request_limits import check_dims, check_name, check_parameters
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
-from naiad.core.request_limits import check_dims, check_name, check_parameters
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.grpc.contents import contents_to_raw

@@ -14,10 +14,10 @@ request before its message is complete.
 
 from collections.abc import Mapping, Sequence
 
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import encodable, excerpt, internal, invalid_argument, unsupported
+from naiad.core.limits.bounded_cache import BoundedCache
+from naiad.core.limits.request_limits import LimitsOf, unlimited
 from naiad.core.request import RequestHeader
-from naiad.core.request_limits import LimitsOf, unlimited
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer

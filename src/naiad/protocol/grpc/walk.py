@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from naiad.core.errors import InferError, invalid_argument, wrong_request
-from naiad.core.request_limits import MAX_PARAMETERS, LimitsOf, RequestLimits
+from naiad.core.limits.request_limits import MAX_PARAMETERS, LimitsOf, RequestLimits
 from naiad.core.tensor import Buffer
 from naiad.protocol.service_pb2 import ModelInferRequest
 

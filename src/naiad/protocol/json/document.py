@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from naiad.core.errors import InferError, invalid_argument
-from naiad.core.request_limits import MAX_MEMBERS
+from naiad.core.limits.request_limits import MAX_MEMBERS
 from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Buffer
 from naiad.protocol.json.tree import MAX_DATA_DEPTH, Members, data_too_deep, parse_document, syntax_error, too_deep

@@ -19,7 +19,7 @@ import numpy as np
 import simdjson
 
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError, excerpt, invalid_argument, wrong_request
-from naiad.core.request_limits import MAX_MEMBERS, RequestLimits, check_dims, check_parameters, unlimited
+from naiad.core.limits.request_limits import MAX_MEMBERS, RequestLimits, check_dims, check_parameters, unlimited
 from naiad.core.tensor import Buffer
 
 MAX_JSON_DEPTH = 512

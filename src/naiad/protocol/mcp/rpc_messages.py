@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from naiad.core.errors import excerpt
+from naiad.core.limits.value_limits import excess_of_values
 from naiad.core.tensor import Buffer
-from naiad.core.value_limits import excess_of_values
 
 HANDSHAKE_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions that begin with `initialize`, the oldest first."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from naiad.core.chat_format import ChatMessage, format_chat
+from naiad.core.texts.chat_format import ChatMessage, format_chat
 from naiad.protocol.openai.members import BodyMembers, shown
 from naiad.protocol.openai.openai_error import OpenAiError
 

@@ -13,7 +13,7 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.core.text_stream import TextStream
+from naiad.core.texts.text_stream import TextStream
 from naiad.protocol.generate import Inputs
 from naiad.protocol.json.tensor import decode_data
 from naiad.protocol.openai.openai_error import OpenAiError

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 
 from naiad.core.errors import excerpt
+from naiad.core.limits.value_limits import excess_of_values
 from naiad.core.model import version_number
 from naiad.core.tensor import Buffer
-from naiad.core.value_limits import excess_of_values
 from naiad.protocol.openai.openai_error import OpenAiError
 
 MAX_BODY_BYTES = 4 << 20

@@ -4,8 +4,8 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import InferError, internal
-from naiad.core.ports import Loop, TimerHandle
 from naiad.options.network.access_options import ApiKeys, parse_api_keys
 
 _log = logging.getLogger(__name__)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from naiad.backend.cores import usable_cores
 from naiad.core.errors import invalid_argument
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.engine.engine import Engine
-from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, Restrictions
+from naiad.frontend.access.access import AccessRule, AllOf, ApiKeyRule, Closed, Restrictions
+from naiad.frontend.access.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.frontend.accounting.exchange import Accounting
 from naiad.frontend.accounting.grpc import AccountedService, call_type_of
 from naiad.frontend.accounting.http import HttpAccounting
 from naiad.frontend.connections.endpoint import AddressLimit
 from naiad.frontend.context import RejectEarly
-from naiad.frontend.control import ControlCalls, Distribution
+from naiad.frontend.control.control import ControlCalls, Distribution
 from naiad.frontend.dashboard.live_feed import AskLive, LiveFeed, ServerFacts
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -26,6 +27,8 @@ from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.http1.endpoint import Handle
 from naiad.frontend.http2.connection import Http2Server
 from naiad.frontend.http2.endpoint import RestSide
+from naiad.frontend.long_work.slice_runner import SliceRunner
+from naiad.frontend.long_work.thread_pool import ThreadPool
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.cors import Cors
@@ -33,9 +36,6 @@ from naiad.frontend.rest.metrics_port import Respond as RespondMetrics
 from naiad.frontend.rest.metrics_port import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
-from naiad.frontend.slice_runner import SliceRunner
-from naiad.frontend.thread_pool import ThreadPool
-from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
 from naiad.operations.operation import MayBringFiles
 from naiad.operations.repository import LOAD
 from naiad.operations.table import served_operations
@@ -55,7 +55,7 @@ from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
 
 if TYPE_CHECKING:
-    from naiad.frontend.clouds import VertexAi
+    from naiad.frontend.clouds.clouds import VertexAi
 
 _log = logging.getLogger(__name__)
 
@@ -312,8 +312,8 @@ class Ports:
 
     def _clouds(self) -> Iterator[Service]:
         # Most servers do not need these modules.
-        from naiad.frontend.clouds import VertexAi, azure_ml_router, sagemaker_router
-        from naiad.frontend.multi_model import MultiModelRoutes
+        from naiad.frontend.clouds.clouds import VertexAi, azure_ml_router, sagemaker_router
+        from naiad.frontend.clouds.multi_model import MultiModelRoutes
 
         options, engine, rest = self._options, self._engine, self._front
         if options.sagemaker.allow:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.backend.cores import control_groups
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.options.options import OverloadOptions, ServerOptions
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process_resources import read_memory, read_resident_bytes

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.ports import Loop
+from naiad.core.environment.ports import Loop
 from naiad.engine.engine import Engine
 from naiad.engine.serving.served import Served
 from naiad.server.reporting.server_metrics import show_adaptive

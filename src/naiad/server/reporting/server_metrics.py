@@ -7,7 +7,7 @@ from functools import partial
 from naiad.backend.cores import usable_cores
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.engine.cache.response_store import ResponseStore
-from naiad.engine.instance_resources import Resources
+from naiad.engine.instances.instance_resources import Resources
 from naiad.engine.serving.served import Served
 from naiad.frontend.accounting.exchange import Accounting
 from naiad.frontend.accounting.key_usage import KeyTable

@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 from naiad.core.device_tensor import DeviceTensor, in_host_memory
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
 from naiad.core.model import name_of
-from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer

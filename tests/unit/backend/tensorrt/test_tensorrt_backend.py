@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from naiad.backend.api import InstanceSpec
+from naiad.backend.cuda import cuda
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.memory import cuda
 from support import fake_tensorrt
 from support.backend_parts import (
     execute,

@@ -5,11 +5,11 @@ import gc
 import numpy as np
 import pytest
 
+from naiad.backend.cuda.cuda import CudaRuntime
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import DeviceTensor
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec
-from naiad.memory.cuda import CudaRuntime
 from naiad.worker.api.dlpack import header_of
 from support.backend_parts import execute
 from support.tensorrt_engines import engine, tensor
@@ -121,8 +121,8 @@ def test_tensor_outlives_its_instance(backend, tmp_path, new_instance):
 @pytest.mark.parametrize(("datatype", "code", "bits"), [("BF16", 4, 16), ("BOOL", 6, 8), ("INT64", 0, 64)])
 def test_capsules_have_datatype_and_device(backend, cudart, datatype, code, bits):
     backend.gpu_unsupported_reason()
+    from naiad.backend.cuda.cuda import load_runtime
     from naiad.backend.tensorrt.buffers import Blocks, DeviceArray
-    from naiad.memory.cuda import load_runtime
 
     runtime = load_runtime()
     runtime.set_device(0)

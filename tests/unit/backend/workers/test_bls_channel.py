@@ -13,8 +13,8 @@ from naiad.backend.workers import bls_channel
 from naiad.backend.workers.bls_channel import BlsChannel
 from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.datatype import DataType
+from naiad.core.environment.model_call import ModelCall, ModelCommand
 from naiad.core.errors import InferError, unavailable
-from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec

@@ -25,7 +25,7 @@ from naiad.config.rollout.guard import RolloutCounts, SideCounts
 from naiad.config.rollout.rollout_declaration import Guard, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.frontend.control import ControlCalls
+from naiad.frontend.control.control import ControlCalls
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.operations.repository import LOAD, UNLOAD

@@ -26,7 +26,7 @@ from naiad.core.model import IndexEntry, ModelState
 from naiad.core.slices import finish
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
-from naiad.frontend.control import ControlCalls
+from naiad.frontend.control.control import ControlCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.routes import RestApi

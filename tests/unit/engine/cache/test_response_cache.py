@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import ErrorCode, InferError, unavailable
-from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from naiad.core.batch import Batch
+from naiad.core.environment.model_call import ModelCall
 from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
-from naiad.core.model_call import ModelCall
 from naiad.core.request import RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.decoupled import DecoupledResponses

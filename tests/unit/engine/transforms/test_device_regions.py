@@ -6,6 +6,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from naiad.backend.cuda.cuda import CudaError
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -13,10 +14,9 @@ from naiad.core.device_tensor import DeviceTensor
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import TensorSpec
+from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
-from naiad.memory.cuda import CudaError
-from naiad.memory.regions import SharedMemory
 from naiad.worker.api.dlpack import header_of
 from support.backend_parts import execute, make_context
 

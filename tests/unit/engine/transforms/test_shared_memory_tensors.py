@@ -2,16 +2,16 @@
 
 import pytest
 
+from naiad.backend.cuda.cuda import CudaError
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
+from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
-from naiad.memory.cuda import CudaError
-from naiad.memory.regions import SharedMemory
 
 A = TensorSpec("A", DataType.UINT8, (1, 4))
 B = TensorSpec("B", DataType.UINT8, (1, 4))

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.frontend.access import ApiKeyRule, RejectionResponse
+from naiad.frontend.access.access import ApiKeyRule, RejectionResponse
+from naiad.frontend.access.peer import is_local
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_route import LiveRoute
-from naiad.frontend.peer import is_local
 from naiad.frontend.router import Router
 from naiad.options.network.access_options import digest_of, parse_api_keys
 from naiad.wire.grpc import GrpcStatus

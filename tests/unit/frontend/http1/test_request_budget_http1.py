@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import Http1Limits, HttpError
 from support.http1_scene import Loop, Peer, answer, post

@@ -5,7 +5,7 @@ import hpack
 import pytest
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.access import Closed
+from naiad.frontend.access.access import Closed
 from naiad.frontend.context import CancelReason
 from naiad.frontend.http2.connection import Http2Server
 from naiad.frontend.http2.endpoint import Http2ResponseHeaders, RestSide

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from naiad.core.request_limits import RequestBudget
+from naiad.core.limits.request_limits import RequestBudget
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection_limits import Http2Limits

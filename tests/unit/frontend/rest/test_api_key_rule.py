@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from naiad.frontend.access import ApiKeyRule
+from naiad.frontend.access.access import ApiKeyRule
 from naiad.frontend.rest.metrics_port import metrics_route, respond_metrics
 from naiad.options.network.access_options import format_line, parse_api_keys
 from naiad.wire.grpc import GrpcStatus

@@ -12,16 +12,16 @@ from openapi_spec_validator import validate
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import not_found
+from naiad.core.limits.request_limits import unlimited
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
-from naiad.core.request_limits import unlimited
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.access import Restrictions
+from naiad.engine.regions.regions import SharedMemory
+from naiad.frontend.access.access import Restrictions
 from naiad.frontend.rest.api_page import MAX_MODELS
 from naiad.frontend.rest.routes import RestApi
-from naiad.memory.regions import SharedMemory
 from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
 from naiad.options.network.access_options import RequiredHeader
-from naiad.protocol.json.openapi import MAX_EXAMPLE_ELEMENTS
+from naiad.protocol.json.management.openapi import MAX_EXAMPLE_ELEMENTS
 from support.recording_engine import RecordingEngine
 
 EVIL = "</script><script>alert('1')</script>"
@@ -190,6 +190,6 @@ def test_openapi_is_imported_on_request_only():
     importing = [
         path
         for path in source.rglob("*.py")
-        if re.search(r"^from naiad.protocol.json.openapi", path.read_text(), re.M)
+        if re.search(r"^from naiad.protocol.json.management.openapi", path.read_text(), re.M)
     ]
     assert importing == []

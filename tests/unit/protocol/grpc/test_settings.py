@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol.grpc import control as settings_grpc
-from naiad.protocol.json import control as settings_json
+from naiad.protocol.json.management import control as settings_json
 
 LOG = LogOptions(file="/log")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.protocol.json import tree as json_depth
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 from naiad.protocol.json.tree import check_depth, parse_document, parse_infer_document, parse_members
 
 VALUES = st.recursive(

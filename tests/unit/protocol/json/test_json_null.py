@@ -8,12 +8,12 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
-from naiad.core.request_limits import unlimited
+from naiad.core.limits.request_limits import unlimited
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.generate import decode_generate, encode_generate
-from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.infer.infer import InferJsonDecoder
 from naiad.protocol.json.response import encode, encode_in_slices
 
 LONG = 40_000

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from naiad.config.openai_mapping import TEMPLATES
-from naiad.core.chat_format import ChatMessage
+from naiad.core.texts.chat_format import ChatMessage
 from naiad.protocol.openai.chat_template import read_messages, render_chat
 from naiad.protocol.openai.members import BodyMembers
 from naiad.protocol.openai.openai_error import OpenAiError

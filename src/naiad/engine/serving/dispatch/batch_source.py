@@ -5,7 +5,7 @@ from functools import partial
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
-from naiad.engine.instance_resources import ModelResources
+from naiad.engine.instances.instance_resources import ModelResources
 from naiad.scheduler.api import Dropped, Scheduler
 
 _LATE_NS = 10_000_000

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from naiad.backend.cores import is_charged_for_waiting, usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.ports import Loop
+from naiad.core.environment.ports import Loop
 from naiad.worker.busy_polling import is_trial
 
 ENOUGH = 1000

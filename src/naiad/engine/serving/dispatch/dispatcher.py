@@ -27,13 +27,13 @@ from collections.abc import Callable, Collection, Sequence
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, unavailable
 from naiad.core.model import AdaptiveState
-from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import stopped
-from naiad.engine.instance_resources import ModelResources
+from naiad.engine.instances.instance_resources import ModelResources
 from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.dispatch.batch_source import BatchSource
 from naiad.engine.serving.dispatch.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from naiad.core.ports import Loop
+from naiad.core.environment.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 

@@ -12,10 +12,10 @@ from functools import partial
 from naiad.config.execution_tensors import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.batch import Batch
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, excerpt, request_prefix
-from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
-from naiad.engine.instance_resources import ModelResources
+from naiad.engine.instances.instance_resources import ModelResources
 from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.dispatch.response_queue import ResponseQueue
 from naiad.engine.serving.dispatch.runners import InstanceRunner

@@ -7,8 +7,8 @@ import time
 
 from naiad.backend.api import RemoteInstance
 from naiad.core.batch import Batch
+from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import InferError
-from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.serving.dispatch.busy_polling import BusyPolling
 from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.execution.executor import BatchExecutor

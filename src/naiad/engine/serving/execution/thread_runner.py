@@ -19,8 +19,8 @@ import time
 from naiad.backend.api import Instance
 from naiad.backend.cores import bind_thread
 from naiad.core.batch import Batch
+from naiad.core.environment.ports import Loop
 from naiad.core.errors import InferError
-from naiad.core.ports import Loop
 from naiad.engine.serving.dispatch.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.execution.executor import BatchExecutor
 from naiad.engine.serving.execution.recovery import Recovery

@@ -12,8 +12,8 @@ from naiad.config.openai_mapping import OpenAiMapping
 from naiad.core.errors import InferError, Rejection, invalid_argument
 from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
+from naiad.frontend.access.peer import is_local
 from naiad.frontend.context import HttpContext, announced_bytes
-from naiad.frontend.peer import is_local
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.mcp.served_tools import ServedTools, Tool

@@ -8,8 +8,8 @@ import orjson
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.openai_mapping import OpenAiMapping, read_openai_mapping
-from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
 from naiad.engine.on_demand.held_requests import ColdModelError

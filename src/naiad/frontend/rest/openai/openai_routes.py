@@ -9,13 +9,13 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES
 from naiad.frontend.rest.openai.generation_call import GenerationCall
 from naiad.frontend.rest.openai.served_models import OpenAiModels
 from naiad.frontend.rest.openai.text_call import TextCall, TextRequest
 from naiad.frontend.router import Action, respond_failure
-from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.openai import (
     CHAT_COMPLETIONS,
     COMPLETIONS,

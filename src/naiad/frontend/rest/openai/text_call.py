@@ -13,9 +13,9 @@ from naiad.engine.engine import Engine
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
+from naiad.frontend.long_work.thread_pool import RunInThread
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.openai.served_models import OpenAiModel
-from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.openai.embedding import (
     MAX_NUMBERS,
     Vectors,

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from naiad.backend.cuda.cuda import CudaError, CudaRuntime, load_runtime
 from naiad.client import Client
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
-from naiad.memory.posix_memory import DIRECTORY
 from naiad.tools.values.tensor import InputError
+
+DIRECTORY = "/dev/shm"
+"""Directory of POSIX shared-memory objects on Linux."""
 
 
 def new_region_name(purpose: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from naiad.client.connecting import ConnectionFailedError
-from naiad.client.grpc_connection import CallRefusedError, ClientCall, GrpcConnection
+from naiad.client.transport.grpc_connection import CallRefusedError, ClientCall, GrpcConnection
 from naiad.core.errors import InferError
 from naiad.tools.perf.perf_exchange import SentRequest
 from naiad.tools.perf.targets.connections import TargetConnection

@@ -13,7 +13,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.core.version import __version__
 from naiad.protocol.json.client import decode_statistics
-from naiad.protocol.json.control import encode_statistics
+from naiad.protocol.json.management.control import encode_statistics
 from naiad.server.embedded import EmbeddedServer
 from naiad.tools.perf.perf_exchange import Prepared, RequestTemplate, SentRequest
 from naiad.tools.perf.perf_plan import ServerTarget

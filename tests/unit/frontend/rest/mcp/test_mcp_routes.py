@@ -9,13 +9,13 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import not_found
+from naiad.core.limits.request_limits import unlimited
 from naiad.core.model import IndexEntry, ModelState, ServerMetadata
-from naiad.core.request_limits import unlimited
 from naiad.engine.on_demand.held_requests import ColdModelError
-from naiad.frontend.access import Restrictions
+from naiad.engine.regions.regions import SharedMemory
+from naiad.frontend.access.access import Restrictions
 from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
 from naiad.frontend.rest.routes import RestApi
-from naiad.memory.regions import SharedMemory
 from naiad.operations.mcp import MCP
 from naiad.operations.openai import RERANK
 from naiad.options.network.access_options import RequiredHeader

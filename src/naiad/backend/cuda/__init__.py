@@ -1,0 +1,1 @@
+"""The CUDA runtime, by ctypes, and device memory of frameworks."""

@@ -1,0 +1,1 @@
+"""Interfaces to what is around the pure rooms: loop, timers, other models."""

@@ -1,0 +1,1 @@
+"""Texts: prompts of chats, streamed text, tables in HTML."""

@@ -1,0 +1,1 @@
+"""What clients command: loads, unloads and rollouts."""

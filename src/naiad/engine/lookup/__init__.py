@@ -1,0 +1,1 @@
+"""Where a request finds its model."""

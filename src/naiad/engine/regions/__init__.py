@@ -1,0 +1,1 @@
+"""Shared memory of clients: system and CUDA regions."""

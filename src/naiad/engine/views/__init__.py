@@ -1,0 +1,1 @@
+"""What there is to know: models, statistics, live state, requests in progress."""

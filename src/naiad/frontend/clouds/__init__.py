@@ -1,0 +1,1 @@
+"""The endpoints that clouds expect of a container."""

@@ -1,0 +1,1 @@
+"""Control operations: carried out and audited for both protocols."""

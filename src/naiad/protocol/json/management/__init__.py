@@ -1,0 +1,1 @@
+"""JSON about the server and its models: control, statistics, the live stream, the OpenAPI document."""

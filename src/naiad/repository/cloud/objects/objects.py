@@ -1,0 +1,406 @@
+"""Objects of one repository in a cloud: listing them and bringing their content, with obstore.
+
+Everything here blocks. Failures have a kind; transient ones are retried.
+"""
+
+import functools
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
+from naiad.repository.cloud.objects.credentials import Credential
+from naiad.repository.cloud.objects.object_failures import Failure, ObjectFailure, classify
+from naiad.repository.cloud.objects.provider import BRIEF_S, FIXES, WRITE_FIXES, is_installed, make_client
+from naiad.repository.cloud.objects.s3_names import is_path, name_behind, names_below
+from naiad.repository.cloud.url import CloudUrl
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often a request is made at most."""
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_SMALL_S = 15.0
+"""Limit of a request for a small object, see `brief`."""
+_PART_BYTES = 16 << 20
+"""A large object comes in parts of this size, several at the same time."""
+_PART_THREADS = 16
+_CHUNK_BYTES = 1 << 20
+_LISTING_CHUNK = 1000
+_MOST_BAD_NAMES = 100
+"""Names that are no paths, beyond which a listing fails."""
+_MAX_OBJECTS = 1_000_000
+"""Objects that one repository may have; a listing of more is a wrong path."""
+
+_BAD_PATH = re.compile(r'Path "(.*?)"(?:: | contained)', re.DOTALL)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object of a listing."""
+
+    key: str
+    """Its name below the repository's path."""
+    size_bytes: int
+    identity: str
+    """The same as long as its content is: its ETag, or when it was written where there is none."""
+
+
+class BadKeyError(InferError):
+    """A listing has an object whose name is no path. The library returns nothing of the page that it is on."""
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(ErrorCode.INVALID_ARG, message)
+        self.key = key
+        """The name in the bucket, empty if it is not known."""
+
+
+Version = Mapping[str, str]
+"""What identifies one version of an object for a conditional write."""
+
+
+class ObjectChangedError(Exception):
+    """An object is not what the listing said any more. `str()` names it."""
+
+
+class ObjectStore:
+    """Lists and fetches the objects below a URL. Its methods are called from several threads."""
+
+    def __init__(
+        self,
+        url: CloudUrl,
+        credential: Credential,
+        environ: Mapping[str, str],
+        *,
+        first_pause_s: float = _FIRST_PAUSE_S,
+        part_bytes: int = _PART_BYTES,
+        limit_s: float | None = None,
+    ) -> None:
+        """Nothing is connected to yet. `limit_s`: of a request, and of all attempts together.
+
+        Raises InferError(UNSUPPORTED) when the library is not there.
+        """
+        is_installed(url)
+        self.url = url
+        self._credential = credential
+        self._environ = environ
+        self._first_pause_s = first_pause_s
+        self._part_bytes = part_bytes
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._is_anonymous = False
+        self._usual_limit_s = self._limit_s = limit_s
+        self.bad_names: dict[str, str] = {}
+        """Names that are no paths, directly below the URL, with the errors that were logged."""
+        self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def list_top(self, known: Callable[[], Iterable[str]] = tuple) -> tuple[list[str], list[str]]:
+        """Return the names of directories and of objects directly below the URL, sorted. Raises InferError.
+
+        Those that are no paths, such as `..`, are logged and left out. `known` returns names that were there before.
+        """
+        try:
+            return self._list_top()
+        except BadKeyError as error:
+            found = names_below(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
+            if found is None:
+                return self._list_top_without(error, known())
+        directories, objects = found
+        for name in directories:
+            if not is_path(name):
+                key = f"{self.url.prefix}/{name}/".removeprefix("/")
+                self._report(_bad_key(f"listing {self.url.text}", f"the key {excerpt(repr(key))}", key))
+        return list(filter(is_path, directories)), list(filter(is_path, objects))
+
+    def _report(self, error: BadKeyError) -> None:
+        if error.key not in self.bad_names:
+            self.bad_names[error.key] = error.message
+            _log.error("%s", error.message)
+
+    def _list_top(self) -> tuple[list[str], list[str]]:
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        objects = [str(meta["path"]) for meta in found["objects"]]
+        return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
+
+    def _list_top_without(self, error: BadKeyError, known: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the same from listings of all objects, each of which begins behind a name that is no path.
+
+        What comes before such a name is not in its listing: of that, the `known` names are looked for one by one.
+        """
+        found = [f"{name}/" for name in known if self._is_there(name)]
+        behind = ""
+        for _ in range(_MOST_BAD_NAMES):
+            self._report(error)
+            name = error.key.removeprefix(f"{self.url.prefix}/" if self.url.prefix else "").partition("/")[0]
+            if is_path(name):
+                found.append(f"{name}/")  # a directory with a name, whose objects are looked at when it is opened
+            if not (next_name := name_behind(name)) > behind:
+                raise error
+            behind = next_name
+            try:
+                action = f"listing {self.url.text}"
+                found += [item.key for item in self._attempt(action, functools.partial(self._list, "", behind))]
+                break
+            except BadKeyError as further:
+                error = further
+        directories = {key.partition("/")[0] for key in found if "/" in key}
+        return sorted(directories), sorted(key for key in found if "/" not in key)
+
+    def _is_there(self, directory: str) -> bool:
+        try:
+            return bool(self.list_objects(directory))
+        except BadKeyError:
+            return True
+
+    def top_objects(self) -> list[StoredObject]:
+        """Return the objects directly below the URL. Raises InferError."""
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        return [_stored(meta) for meta in found["objects"] if meta["path"]]
+
+    def list_objects(self, below: str = "") -> list[StoredObject]:
+        """Return all objects below the URL, or those whose keys begin with `below` and a slash.
+
+        Raises InferError: NOT_FOUND when the bucket is not there, BadKeyError for a name that is no path, and others
+        that name the credential and the fix.
+        """
+        return self._attempt(f"listing {self.url.of(below)}", lambda: self._list(below))
+
+    def _list(self, below: str, behind: str = "") -> list[StoredObject]:
+        found: list[StoredObject] = []
+        listing = _library().list(self._connected(), below or None, offset=behind or None, chunk_size=_LISTING_CHUNK)
+        for chunk in listing:
+            found += [_stored(meta) for meta in chunk if meta["path"]]
+            if len(found) > _MAX_OBJECTS:
+                raise invalid_argument(
+                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket"
+                )
+        return found
+
+    # --- content ----------------------------------------------------------------------------------------------------
+
+    def fetch(self, item: StoredObject, target: Path) -> None:
+        """Write an object's content to a file that is made for it.
+
+        Raises InferError when it does not come (UNAVAILABLE after several attempts), ObjectChangedError when another
+        has taken its place since it was listed.
+        """
+        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            os.truncate(descriptor, item.size_bytes)
+            starts = range(0, item.size_bytes, self._part_bytes) or (0,)
+            parts = [self._parts.submit(self._fetch_part, item, descriptor, start) for start in starts]
+            # All have ended before the file is closed.
+            failures = [error for part in parts if (error := part.exception()) is not None]
+            if failures:
+                raise failures[0]
+            if len({part.result() for part in parts}) > 1:
+                raise ObjectChangedError(self.url.of(item.key))
+        finally:
+            os.close(descriptor)
+
+    def _fetch_part(self, item: StoredObject, descriptor: int, start: int) -> str:
+        action = f"downloading {self.url.of(item.key)}"
+        try:
+            return self._attempt(action, lambda: self._read_part(item, descriptor, start))
+        except InferError:
+            if self._is_gone(item):
+                raise ObjectChangedError(self.url.of(item.key)) from None
+            raise
+
+    def _read_part(self, item: StoredObject, descriptor: int, start: int) -> str:
+        """Bring one part; return the identity of the object that it came from."""
+        end = min(start + self._part_bytes, item.size_bytes)
+        options: dict[str, Any] = {} if end == item.size_bytes and not start else {"range": (start, end)}
+        answer = _library().get(self._connected(), item.key, options=options)
+        identity = _identity(answer.meta)
+        if identity != item.identity and self._is_gone(item):
+            raise ObjectChangedError(self.url.of(item.key))
+        offset = start
+        for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+            view = memoryview(chunk)
+            if offset + len(view) > end:
+                raise ObjectChangedError(self.url.of(item.key))
+            offset += os.pwrite(descriptor, view, offset)
+        if offset != end:
+            raise ConnectionError(f"{offset - start} bytes came of {end - start}")
+        return identity
+
+    def _is_gone(self, item: StoredObject) -> bool:
+        """Return whether a listing lacks the object. Some stores name content differently in other responses."""
+        try:
+            return item not in [_stored(meta) for chunk in self._near(item) for meta in chunk]
+        except Exception:
+            _log.debug("listing %s failed", self.url.of(item.key), exc_info=True)
+            return False
+
+    def _near(self, item: StoredObject) -> Sequence[Sequence[Mapping[str, Any]]]:
+        above = item.key.rpartition("/")[0]
+        return list(_library().list(self._connected(), above or None, chunk_size=_LISTING_CHUNK))
+
+    # --- small objects ----------------------------------------------------------------------------------------------
+
+    def read(self, key: str, max_bytes: int) -> tuple[bytes, Version] | None:
+        """Return the content of an object, at most so much of it, and its version; None without it.
+
+        Raises InferError.
+        """
+
+        def get() -> tuple[bytes, Version] | None:
+            try:
+                answer = _library().get(self._connected(), key)
+            except FileNotFoundError:
+                return None
+            if int(answer.meta["size"]) > max_bytes:
+                content = bytes(_library().get_range(self._connected(), key, start=0, end=max_bytes))
+            else:
+                content = bytes(answer.bytes())
+            marks = {name: answer.meta.get(name) for name in ("e_tag", "version")}
+            return content, {name: str(value) for name, value in marks.items() if value}
+
+        return self._attempt(f"reading {self.url.of(key)}", get)
+
+    def write(self, key: str, content: bytes, replaced: Version | None) -> None:
+        """Write an object in place of a version of it, None for a new one.
+
+        Raises InferError, and ObjectChangedError if another version is there. A store that knows no conditions
+        writes without one.
+        """
+
+        def put(mode: object) -> None:
+            library = _library()
+            try:
+                library.put(self._connected(), key, content, mode=mode, use_multipart=False)
+            except (library.exceptions.AlreadyExistsError, library.exceptions.PreconditionError) as error:
+                raise ObjectChangedError(self.url.of(key)) from error
+            except (NotImplementedError, library.exceptions.NotSupportedError):
+                if mode == "overwrite":
+                    raise
+                put("overwrite")
+
+        mode = "create" if replaced is None else replaced or "overwrite"
+        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode), WRITE_FIXES)
+
+    def move(self, key: str, target: str) -> None:
+        """Give an object another name. Raises InferError."""
+        action = f"renaming {self.url.of(key)}"
+        self._attempt(action, lambda: _library().rename(self._connected(), key, target), WRITE_FIXES)
+
+    def brief(self) -> "ObjectStore":
+        """Return the same objects, for small ones that a caller waits for."""
+        return ObjectStore(
+            self.url, self._credential, self._environ, first_pause_s=self._first_pause_s, limit_s=_SMALL_S
+        )
+
+    def be_brief(self) -> None:
+        """Give up within seconds until the first answer: what the store had before can be used without it."""
+        with self._lock:
+            self._limit_s, self._client = BRIEF_S, None
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, action: str, work: Callable[[], T], fixes: Mapping[str, str] = FIXES) -> T:
+        """Do something that may fail in passing, a few times if need be. `fixes`: of denied access, by scheme.
+
+        Raises InferError.
+        """
+        start_s = time.monotonic()
+        attempt = 1
+        while True:
+            was_anonymous = self._is_anonymous
+            try:
+                answer = work()
+                self._end_brevity()
+                return answer
+            except (InferError, ObjectChangedError):
+                raise
+            except OSError as error:
+                if error.errno is not None:
+                    raise internal(f"{action} failed: {error.strerror}; check the disk of the cache") from error
+                failure = classify(error)
+            except Exception as error:
+                failure = classify(error)
+            if failure.kind is ObjectFailure.NO_CREDENTIAL and not was_anonymous:
+                self._go_on_without_credential()
+                continue
+            elapsed_s = time.monotonic() - start_s
+            is_last = attempt == ATTEMPTS or (self._limit_s is not None and elapsed_s >= self._limit_s)
+            if failure.kind is not ObjectFailure.PASSING or is_last:
+                raise self._refusal(action, failure, attempt, elapsed_s, fixes[self.url.scheme])
+            pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+            _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
+            attempt += 1
+            time.sleep(pause_s)
+
+    def _end_brevity(self) -> None:
+        """Give requests their usual time from now on, since the store answers."""
+        if self._limit_s != self._usual_limit_s:
+            with self._lock:
+                self._limit_s, self._client = self._usual_limit_s, None
+
+    def _go_on_without_credential(self) -> None:
+        """Read without a credential from now on, as public objects allow."""
+        with self._lock:
+            if not self._is_anonymous:
+                self._is_anonymous = True
+                self._client = None
+
+    def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float, fix: str) -> InferError:
+        source = self._credential.source
+        if failure.kind is ObjectFailure.MISSING:
+            return not_found(f"{action} failed: it is not there ({failure.text}); check bucket, path and region")
+        if failure.kind in (ObjectFailure.DENIED, ObjectFailure.NO_CREDENTIAL):
+            used = f"no credential was found ({source})" if self._is_anonymous else f"credential used: {source}"
+            return invalid_argument(f"{action} failed: access is denied ({failure.text}); {used}; {fix}")
+        if failure.kind is ObjectFailure.PASSING:
+            return unavailable(
+                f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
+                f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
+            )
+        if failure.kind is ObjectFailure.BAD_KEY:
+            found = _BAD_PATH.search(failure.text)
+            key = found[1] if found else ""
+            return _bad_key(action, f"the key {excerpt(repr(key))}" if key else excerpt(failure.text), key)
+        return internal(f"{action} failed: {failure.text}; credential used: {source}")
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(
+                    self.url,
+                    self._credential,
+                    self._environ,
+                    anonymous=self._is_anonymous,
+                    limit_s=self._limit_s,
+                )
+            return self._client
+
+
+def _bad_key(action: str, what: str, key: str) -> BadKeyError:
+    return BadKeyError(f"{action} failed: {what} cannot be the path of a file; remove or rename that object", key)
+
+
+def _library() -> Any:
+    import obstore  # takes a while, and is needed only with a repository in a cloud
+
+    return obstore
+
+
+def _stored(meta: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(str(meta["path"]), int(meta["size"]), _identity(meta))
+
+
+def _identity(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("e_tag") or meta.get("last_modified") or "").strip('"')
