@@ -158,7 +158,7 @@ def load(path, *, slots=3, **parameters):
     return load_model(HuggingFaceBackend(), make_context(config, path))[0]
 
 
-def test_tokens_are_those_of_transformers(tmp_path):
+def test_tokens_are_equal_to_transformers(tmp_path):
     """Several at a time, on shared weights. What the files say of sampling is not applied by transformers again."""
     model = write_llama(tmp_path / "1")
     path = tmp_path / "1" / "generation_config.json"
@@ -182,6 +182,7 @@ def test_cancelled_and_slow_clients(tmp_path):
         left.request.cancelled = True
 
     def pause():
+        seen.append(len(slow.tokens))
         slow.request.is_paused = True
 
     def resume():
@@ -191,8 +192,10 @@ def test_cancelled_and_slow_clients(tmp_path):
     seen = []
     left.after[10], slow.after[5], quick.after[40] = cancel, pause, resume
     run_all(served, [left, slow, quick])
-    assert (len(left.tokens), left.error) == (10, None)
-    assert (seen[0] <= 5, len(slow.tokens), len(quick.tokens)) == (True, 40, 40)
+    assert 10 <= len(left.tokens) < 20
+    assert left.error is None
+    assert seen[0] == seen[1] < 40
+    assert (len(slow.tokens), len(quick.tokens)) == (40, 40)
     served.close()
 
 

@@ -95,9 +95,9 @@ def _import_demo(what: str) -> Callable[..., int]:
 
         return formats.run
     if what == "chat":
-        from naiad.tools.demo.chat import show_chat
+        from naiad.tools.demo.chat import chat_repository, show_chat
 
-        show_chat.check_frameworks()
+        chat_repository.check_frameworks()
         return show_chat.run
     from naiad.tools.demo import demonstration as models
 

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from naiad.cli.demo import run
-from naiad.tools.demo.chat import show_chat
+from naiad.tools.demo.chat import chat_repository, show_chat
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_missing_framework_names_the_command(monkeypatch, capsys):
 
 def test_question_and_keep_running_are_passed_on(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(show_chat, "check_frameworks", lambda: None)
+    monkeypatch.setattr(chat_repository, "check_frameworks", lambda: None)
     monkeypatch.setattr(show_chat, "run", lambda settings, console, question: asked.append((settings, question)) or 0)
     assert run(["chat", "Why?", "--keep-running", "--repository", str(tmp_path)]) == 0
     ((settings, question),) = asked

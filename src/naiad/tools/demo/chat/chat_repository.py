@@ -20,11 +20,11 @@ EXTRAS = "demo,llamacpp,tokenizers"
 """Extras of the package `naiad` that the server needs for these models."""
 CHAT, ENCODER, LANGUAGE_MODEL = "docs_chat", "minilm", "smollm2"
 _FRAMEWORKS = ("onnxruntime", "tokenizers", "xllamacpp")
-_ENCODER = """# MiniLM-L6 (int8 weights): a text to one vector of 384 numbers.
+_ENCODER = """# MiniLM-L6 (int8 weights): the beginning of a text to one vector of 384 numbers.
 backend: "onnx_text"
 max_batch_size: 32
 dynamic_batching {}
-parameters { key: "max_length" value { string_value: "256" } }
+parameters { key: "max_length" value { string_value: "64" } }
 """
 _ENCODER_SETTINGS = {
     "architectures": ["BertModel"],
@@ -70,7 +70,7 @@ async def write_vectors(root: Path, client: Client, passages: Sequence[Passage])
 
     Raises InferError.
     """
-    kept = cache_dir() / "passages" / f"{digest_of(passages)}.npy"
+    kept = cache_dir() / "passages" / f"{digest_of(passages, _ENCODER)}.npy"
     is_new = not kept.is_file()
     if is_new:
         vectors = await _vectors_of(client, passages)
@@ -86,6 +86,8 @@ async def write_vectors(root: Path, client: Client, passages: Sequence[Passage])
 async def _vectors_of(client: Client, passages: Sequence[Passage]) -> Array:
     """Return FP32[passages,384] of length 1."""
     texts = [f"{passage.title}\n{passage.text}".encode() for passage in passages]
+    # Texts of one length together: a batch is padded to its longest.
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     free = asyncio.Semaphore(_PARALLEL)
 
     async def ask(batch: Sequence[bytes]) -> Array:
@@ -95,5 +97,8 @@ async def _vectors_of(client: Client, passages: Sequence[Passage]) -> Array:
             )
         return result["embedding"]
 
-    batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
-    return np.concatenate(await asyncio.gather(*map(ask, batches)))
+    parts = [order[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
+    found = await asyncio.gather(*(ask([texts[number] for number in part]) for part in parts))
+    vectors = np.empty((len(texts), found[0].shape[1]), np.float32)
+    vectors[order] = np.concatenate(found)
+    return vectors

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import naiad
-
 MOST_CHARACTERS = 700
 """Of the text of a passage: about 200 tokens, as many as MiniLM is trained for."""
 _LEAST_CHARACTERS = 40
@@ -36,11 +34,11 @@ class Passage:
 
 
 def documentation() -> Path:
-    """Return the directory of the pages: in an installed package that of the wheel, otherwise that of the checkout.
+    """Return the directory of the pages: in an installed package a part of it, otherwise `docs/` of the checkout.
 
     Raises RuntimeError without one.
     """
-    package = Path(naiad.__file__).parent
+    package = Path(__file__).parents[3]
     folders = (package / "documentation", package.parents[1] / "docs")
     found = next((folder for folder in folders if (folder / "index.md").is_file()), None)
     if found is None:
@@ -135,6 +133,6 @@ def encode_passages(passages: Sequence[Passage]) -> str:
     return json.dumps([asdict(passage) | {"title": passage.title} for passage in passages], ensure_ascii=False)
 
 
-def digest_of(passages: Sequence[Passage]) -> str:
-    """Return a name for the vectors of these passages."""
-    return hashlib.sha256(encode_passages(passages).encode()).hexdigest()[:24]
+def digest_of(passages: Sequence[Passage], encoder: str) -> str:
+    """Return a name for the vectors that an encoder with this configuration makes of passages."""
+    return hashlib.sha256(f"{encoder}\n{encode_passages(passages)}".encode()).hexdigest()[:24]

@@ -18,7 +18,6 @@ from naiad.tools.demo.chat.chat_repository import (
     LANGUAGE_MODEL,
     PACKAGES,
     build,
-    check_frameworks,
     write_vectors,
 )
 from naiad.tools.demo.chat.passages import Passage, documentation, read_passages
@@ -26,7 +25,7 @@ from naiad.tools.demo.demo_progress import waiting
 from naiad.tools.demo.demo_server import DemoSettings, Running, serving
 from naiad.tools.demo.packages import cache_dir, fetch_all
 
-QUESTIONS = ("How do I limit the time of a request in the queue?", "What is a decoupled model?")
+QUESTIONS = ("What is an ensemble?", "What happens when a client disconnects?")
 _EXPLICIT = ("--model-control-mode=explicit", f"--load-model={ENCODER}", f"--load-model={LANGUAGE_MODEL}")
 _PIECE_S = 300.0
 """Limit for each piece of an answer, also on a machine with other work."""
@@ -34,12 +33,10 @@ _LOAD_S = 120.0
 
 
 def run(settings: DemoSettings, console: Console, question: str | None = None) -> int:
-    """Answer a question, or some that are known and then those of the terminal; return the exit code.
+    """Answer a question, or examples and then what the user of the terminal asks; return the exit code.
 
-    Raises ModuleNotFoundError without the frameworks, RuntimeError if weights or pages are not available, or if the
-    server has refused a request.
+    Raises RuntimeError if weights or pages are not available, or if the server has refused a request.
     """
-    check_frameworks()
     pages = documentation()
     passages = read_passages(pages)
     fetch_all(PACKAGES, console)

@@ -59,7 +59,7 @@ def test_end_tokens_come_from_the_first_file(tmp_path, files, expected):
     assert found.end_tokens(parameters_of(eos_ids="3, 4"), 300) == {3, 4}
 
 
-def test_end_token_that_only_the_tokenizer_knows_is_none(tmp_path):
+def test_token_outside_of_the_vocabulary_ends_nothing(tmp_path):
     (tmp_path / "1").mkdir()
     write_tokenizer(tmp_path / "1")
     (tmp_path / "1" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')

@@ -38,7 +38,7 @@ def test_owner_chooses_where_marks_count(tokenizer, mode, chats, prompts):
 
 
 @given(st.lists(st.text("ab \n<|im_start|>é", max_size=12), min_size=1, max_size=4), st.sampled_from(SPECIAL_TOKENS))
-def test_chat_without_marks_is_that_of_the_whole_text(tokenizer, contents, mode):
+def test_chat_without_marks_is_the_whole_text(tokenizer, contents, mode):
     messages = [ChatMessage("user", content) for content in contents]
     made = ids_of(PromptTokenizer(tokenizer, "chatml", mode).chat(messages))
     if not any(mark in content for mark in SPECIAL for content in contents):

@@ -98,4 +98,5 @@ def test_any_penalty_leaves_numbers(penalty):
 def test_excluded_tokens_are_never_picked(sampling):
     sampler = Sampler(sampling)
     assert {sampler.pick(LOGITS, {1, 2}) for _ in range(40)} <= {3, 4, 0}
-    assert sampler.pick(LOGITS[:2], {0, 1}) in (0, 1)  # all tokens of a tiny vocabulary: one of them all the same
+    # All tokens of a tiny vocabulary: one of them all the same.
+    assert Sampler(sampling).pick(LOGITS[:2], {0, 1}) in (0, 1)

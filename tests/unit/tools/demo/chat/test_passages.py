@@ -68,7 +68,7 @@ def test_own_documentation_is_found():
     passages = read_passages(documentation())
     assert any(each.title == "Streaming > Slow clients" for each in passages)
     assert all(len(each.text) <= MOST_CHARACTERS for each in passages)
-    assert digest_of(passages) != digest_of(passages[1:])
+    assert len({digest_of(passages, "a"), digest_of(passages[1:], "a"), digest_of(passages, "b")}) == 3
 
 
 # --- the model ------------------------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ def text(value):
 def test_answer_has_the_nearest_passages(model, asked):
     first, second = model.stream({"text_input": text("What is decoupled?"), "stream": np.array([True])})
     assert first["text_output"][0] + second["text_output"][0] == b"It sends."
-    assert first["sources"].tolist() == [b"Streams", b"Queues > Limits", b"Cats > Sleep"]
+    assert first["sources"].tolist() == [b"Streams", b"Queues > Limits"]
     assert second["sources"].size == 0
     assert second["num_output_tokens"][0] == 2
     (call,) = asked
-    system, user = json.loads(call["messages"])
-    assert "A decoupled model sends many responses." in system["content"]
-    assert "Dogs bark" not in system["content"]
-    assert user == {"role": "user", "content": "What is decoupled?"}
+    (message,) = json.loads(call["messages"])
+    assert message["role"] == "user"
+    assert message["content"].startswith("A decoupled model sends many responses.\nSet max_queue_size.\n\n")
+    assert "What is decoupled?" in message["content"]
     assert call["stream"]
 
 
@@ -132,7 +132,9 @@ def test_chat_keeps_its_turns_and_sampling(model, asked):
         {"role": "user", "content": "Why?"},
     ]
     list(model.stream({"messages": text(json.dumps(turns)), "sampling_parameters": text('{"max_tokens": 5}')}))
-    assert json.loads(asked[0]["messages"])[1:] == turns
+    *earlier, last = json.loads(asked[0]["messages"])
+    assert earlier == turns[:-1]
+    assert "Why?" in last["content"]
     assert json.loads(asked[0]["sampling_parameters"]) == {"temperature": 0, "max_tokens": 5}
 
 
