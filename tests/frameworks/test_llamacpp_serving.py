@@ -34,6 +34,19 @@ SCHEMA = {
 }
 
 
+# As long as the template of the file, in whose place it is written.
+STRICT = b"""{% for m in messages %}{% if m['content'] == 'fail' %}{{ raise_exception('no such turn') }}{% endif %}{{
+'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"""
+
+
+def write_with_strict_template(path):
+    content = bytearray(MODEL.read_bytes())
+    start = content.index(b"{%", content.index(b"tokenizer.chat_template"))
+    length = int.from_bytes(content[start - 8 : start], "little")
+    content[start : start + length] = STRICT.ljust(length)
+    path.write_bytes(content)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
@@ -41,6 +54,8 @@ def server(tmp_path_factory):
     write_model(repository, "vectors", CONFIG + VECTORS, {})
     (repository / "vectors" / "1" / "model.gguf").symlink_to(MODEL)
     (repository / "smol" / "1" / "model.gguf").symlink_to(MODEL)
+    write_model(repository, "strict", CONFIG, {})
+    write_with_strict_template(repository / "strict" / "1" / "model.gguf")
     with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
         yield running
 
@@ -57,7 +72,7 @@ def complete(client, **members):
 
 
 def test_completion_has_text_reason_and_usage(client):
-    assert [each.id for each in client.models.list()] == ["smol", "vectors"]
+    assert [each.id for each in client.models.list()] == ["smol", "strict", "vectors"]
     found = complete(client, max_tokens=2)
     assert found.choices[0].text.startswith(" Paris")
     assert found.choices[0].finish_reason == "length"
@@ -80,6 +95,17 @@ def test_chat_uses_the_template_of_the_file(client):
     )
     assert found.choices[0].message.content
     assert found.usage.prompt_tokens > 15  # the turns and the system's text
+
+
+def test_template_that_fails_is_an_error_of_the_request(client):
+    def chat(text):
+        messages = [{"role": "user", "content": text}]
+        return client.chat.completions.create(model="strict", messages=messages, temperature=0, max_tokens=1)
+
+    for _ in range(3):  # more than slots: nothing of a failed one is left
+        with pytest.raises(openai.BadRequestError, match=r"template of the model file fails .*: no such turn"):
+            chat("fail")
+    assert chat("Hi").usage.completion_tokens == 1
 
 
 def test_stop_ends_the_text_and_usage_is_there(client):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -308,3 +309,87 @@ def test_keys_restrict_the_api(tmp_path):
             with pytest.raises(openai.AuthenticationError) as caught:
                 guessing.chat.completions.create(model="echo", messages=MESSAGES)
             assert caught.value.code == "invalid_api_key"
+
+
+# --- the list of bad input, by the official client ------------------------------------------------------------------
+
+QUESTION = {"query": "a", "documents": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "param", "words"),
+    [
+        (lambda c: c.completions.create(model="gone", prompt="a"), 404, "model", "'gone'"),
+        (lambda c: c.chat.completions.create(model="gone", messages=MESSAGES), 404, "model", "'gone'"),
+        (lambda c: c.embeddings.create(model="gone", input="a"), 404, "model", "'gone'"),
+        (lambda c: c.post("/rerank", body={"model": "gone", **QUESTION}, cast_to=object), 404, "model", "'gone'"),
+        (
+            lambda c: c.chat.completions.create(model="vectors", messages=MESSAGES),
+            400,
+            "model",
+            "is for embedding, not for chats",
+        ),
+        (lambda c: c.embeddings.create(model="talk", input="a"), 400, "model", "no embeddings"),
+        (lambda c: c.post("/rerank", body={"model": "talk", **QUESTION}, cast_to=object), 400, "model", "'talk'"),
+        (lambda c: c.completions.create(model="words", prompt={"text": "a"}), 400, "prompt", "expected"),
+        (lambda c: c.chat.completions.create(model="talk", messages="a"), 400, "messages", "expected"),
+        (
+            lambda c: c.chat.completions.create(model="talk", messages=[{"role": "user"}]),
+            400,
+            "messages[0].content",
+            "",
+        ),
+        (lambda c: c.embeddings.create(model="vectors", input=[1.5]), 400, "input", "expected"),
+        (lambda c: c.completions.create(model="words", prompt="a", n=10_000), 400, "n", "10000"),
+        (lambda c: c.chat.completions.create(model="talk", messages=MESSAGES, n=10_000), 400, "n", "10000"),
+        (lambda c: c.completions.create(model="words", prompt="a" * (10 << 20)), 400, None, "at most"),
+        (lambda c: c.embeddings.create(model="vectors", input="a" * (10 << 20)), 400, None, "at most"),
+        (lambda c: c.completions.create(model="words", prompt="a", stop=["a" * 257]), 400, "stop", "256"),
+        (
+            lambda c: c.completions.create(model="words", prompt="a", extra_body={"echo": "no"}),
+            400,
+            "echo",
+            "expected",
+        ),
+        (lambda c: c.completions.create(model="words", prompt="a", stream_options={}), 400, "stream_options", ""),
+    ],
+)
+def test_bad_call_of_the_client_is_one_clear_error(client, server, call, expected, param, words):
+    with pytest.raises(openai.APIStatusError) as caught:
+        call(client)
+    error = caught.value
+    assert (error.status_code, error.param, error.type) == (expected, param, "invalid_request_error")
+    assert words in error.message
+    assert (error.code == "model_not_found") == (expected == 404)
+    assert waiting_count(server) == 0
+
+
+def waiting_count(server):
+    """Return the requests that wait or are executed, and the bytes of their bodies."""
+    text = httpx.get(f"http://{server.metrics_url}/metrics", timeout=120).text
+    rows = re.findall(r"^(?:nv_inference_pending_request_count\{.*|naiad_request_bytes_in_flight) (\d+)", text, re.M)
+    assert rows
+    return sum(map(int, rows))
+
+
+def test_client_that_reads_slowly_gets_all(server):
+    """Its model pauses meanwhile, other clients are served, and then the whole text arrives."""
+    prompt = " ".join("x" * 4000 for _ in range(1000))
+    body = json.dumps({"model": "words", "prompt": prompt, "stream": True}).encode()
+    url = f"http://{server.http_url}"
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        slow.settimeout(120)
+        slow.connect((httpx.URL(url).host, httpx.URL(url).port))
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        slow.sendall(head.encode() + body)
+        received = [slow.recv(100)]
+        other = httpx.post(f"{url}/v1/completions", json={"model": "talk", "prompt": "a"}, timeout=120)
+        assert other.json()["choices"][0]["text"] == "a"
+        while not received[-1].endswith(b"\r\n0\r\n\r\n"):
+            received.append(slow.recv(1 << 16))
+            assert received[-1]
+    text = b"".join(received)
+    assert text.count(b'"text":') == 1001
+    assert b"data: [DONE]" in text
+    wait_until(lambda: waiting_count(server) == 0, "the request of the slow client is still there")

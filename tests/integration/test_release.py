@@ -57,6 +57,9 @@ def test_wheel_has_every_file_of_the_packages(dist: Path) -> None:
         pytest.skip("not a git checkout")
     names = set(zipfile.ZipFile(dist / WHEEL).namelist())
     assert {name.removeprefix("src/") for name in listed} <= names
+    # `naiad demo chat` answers from the pages.
+    pages = {f"naiad/documentation/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert {name for name in names if name.startswith("naiad/documentation/")} == pages
     assert {name.partition("/")[0] for name in names} == {
         "naiad",
         "triton_python_backend_utils",

@@ -8,6 +8,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from support.decoder_models import CHATML
+from support.decoder_models import write_tokenizer as write_byte_tokenizer
+
 WORDS = ("ada", "lives", "in", "paris", "works", "at", "acme", "the", "weather", "is", "bad", "good", "##ly", "##s")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -61,3 +64,18 @@ def reference(directory: Path, model: Any, text: str) -> Any:
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
     with torch.inference_mode():
         return model(**tokenizer([text], return_tensors="pt", truncation=True))
+
+
+def write_llama(directory: Path, **settings: Any) -> Any:
+    """Write a directory of a tiny `LlamaForCausalLM` with a token for each byte, and return the model."""
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.6, bos_token_id=256,
+        eos_token_id=257, **settings,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(directory)
+    write_byte_tokenizer(directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
+    return model

@@ -23,8 +23,8 @@ EXPECTED = (
 )
 TEXT_BACKENDS = frozenset({"huggingface", "onnx_text"})
 """Backends of encoders, whose tensors have known names."""
-CHAT_BACKENDS = frozenset({"llamacpp", "onnx_decoder"})
-"""Backends of language models that apply the templates of their chats themselves."""
+CHAT_BACKENDS = frozenset({"huggingface", "llamacpp", "onnx_decoder"})
+"""Backends whose language models take the messages of a chat and apply its template themselves."""
 MAX_TOKENS = 1 << 31
 SAMPLING_TEXT = "sampling_parameters"
 """An input with this name takes all sampling members as one JSON text (vLLM)."""
@@ -248,14 +248,14 @@ def _shown(names: Collection[str]) -> str:
 
 def _mapping_of_form(config: ModelConfig) -> OpenAiMapping | None:
     """Return the mapping of a model with the tensors of vLLM's or TensorRT-LLM's backend; None for others."""
-    if config.backend in TEXT_BACKENDS:
-        return _mapping_of_texts(config)
     inputs = {each.name for each in config.input}
-    if config.backend == "llamacpp" and any(each.name == "embedding" for each in config.output):
-        return _by_itself("embedding", {"input": "text_input", "output": "embedding"}, config)
-    if config.backend in CHAT_BACKENDS:
+    if config.backend in CHAT_BACKENDS and "messages" in inputs:
         names = {"input": "text_input", "output": "text_output", "template": "json", "messages": "messages"}
         return _by_itself("chat", names, config)
+    if config.backend in TEXT_BACKENDS:
+        return _mapping_of_texts(config)
+    if config.backend == "llamacpp" and any(each.name == "embedding" for each in config.output):
+        return _by_itself("embedding", {"input": "text_input", "output": "embedding"}, config)
     is_vllm = {"text_input", "stream", SAMPLING_TEXT} <= inputs
     is_tensorrt_llm = {"text_input", "max_tokens"} <= inputs
     if not (is_vllm or is_tensorrt_llm):

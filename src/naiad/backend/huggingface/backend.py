@@ -1,8 +1,6 @@
 """The Hugging Face backend: one model for all instances of a version on a device."""
 
 import inspect
-import logging
-import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,19 +8,18 @@ import torch
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Parameters, threads_per_instance
-from naiad.backend.huggingface.directory import HuggingFaceDirectory
+from naiad.backend.huggingface.directory import HuggingFaceDirectory, SharedWeights
+from naiad.backend.huggingface.generation import SIGNATURE, GenerationModel
 from naiad.backend.huggingface.tasks import TaskOutputs, outputs_of
-from naiad.backend.pytorch.library import release
 from naiad.backend.signature import SignatureCheck
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.texts.generation.text_generation import completed_generation
 from naiad.backend.texts.text_directory import Task
 from naiad.backend.texts.text_tensors import completed_texts, encoded, text_signature, texts_of
 from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import internal
+from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array
-
-_log = logging.getLogger(__name__)
 
 
 class HuggingFaceBackend(Backend):
@@ -32,7 +29,10 @@ class HuggingFaceBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, input and outputs from the task. Raises InferError."""
-        return completed_texts(context, lambda: HuggingFaceModel(context).signature)
+        directory, parameters = _open(context)
+        if directory.task is Task.TEXT_GENERATION:
+            return completed_generation(context, SIGNATURE)
+        return completed_texts(context, lambda: HuggingFaceModel(context, directory, parameters).signature)
 
     def gpu_unsupported_reason(self) -> str:
         """Return what the installed PyTorch, or the machine, lacks."""
@@ -42,49 +42,57 @@ class HuggingFaceBackend(Backend):
 
     def load(self, context: ModelContext) -> Model:
         """Read the directory and hold the configuration against it. Raises InferError."""
-        model = HuggingFaceModel(context)
+        directory, parameters = _open(context)
+        if directory.task is Task.TEXT_GENERATION:
+            _check_generation(context)
+            return GenerationModel(context, directory, parameters)
+        model = HuggingFaceModel(context, directory, parameters)
         SignatureCheck(execution_config(context.config), model.signature).check()
         return model
 
 
-class HuggingFaceModel(Model):
-    """One loaded version; the weights are loaded with the first instance of a device."""
+def _open(context: ModelContext) -> tuple[HuggingFaceDirectory, Parameters]:
+    parameters = Parameters(context.config, context.backend_config)
+    return HuggingFaceDirectory(context, parameters), parameters
 
-    def __init__(self, context: ModelContext) -> None:
+
+def _check_generation(context: ModelContext) -> None:
+    """Raise InferError(INVALID_ARG) if the configuration is not that of a model that generates text."""
+    config = context.config
+    if not config.model_transaction_policy.decoupled or config.max_batch_size:
+        raise invalid_argument(
+            f"model '{config.name}': the huggingface backend generates text with model_transaction_policy "
+            f"{{ decoupled: true }} and max_batch_size: 0, not {config.max_batch_size}; each instance generates for "
+            "one request at a time"
+        )
+    SignatureCheck(config, SIGNATURE).check()
+
+
+class HuggingFaceModel(Model):
+    """One loaded version of an encoder; the weights are loaded with the first instance of a device."""
+
+    def __init__(self, context: ModelContext, directory: HuggingFaceDirectory, parameters: Parameters) -> None:
         """Read the directory without its weights. Raises InferError."""
         self._context = context
-        self._parameters = Parameters(context.config, context.backend_config)
-        self._directory = HuggingFaceDirectory(context, self._parameters)
-        self._outputs = outputs_of(self._directory, self._parameters)
-        self._dtype = self._parameters.choice("dtype", ("float32", "float16", "bfloat16"), "float32")
-        self._thread_count = threads_per_instance(context, self._parameters, "num_threads")
-        self._loading = threading.Lock()
-        self._models: dict[str, Any] = {}
-        """By device."""
-        is_classifier = self._directory.task is Task.TEXT_CLASSIFICATION
+        self._parameters = parameters
+        self._directory = directory
+        self._outputs = outputs_of(directory, parameters)
+        self._weights = SharedWeights(context, directory, parameters)
+        self._thread_count = threads_per_instance(context, parameters, "num_threads")
+        is_classifier = directory.task is Task.TEXT_CLASSIFICATION
         self.signature = text_signature("Hugging Face", self._outputs.signatures, takes_pairs=is_classifier)
         if is_classifier:
-            self.labels = {"scores": self._directory.labels()}
+            self.labels = {"scores": directory.labels()}
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance with a tokenizer of its own. Raises InferError."""
         tokenizer = self._directory.tokenizer(self._parameters)
-        device = f"cuda:{spec.device_id}" if spec.kind == "KIND_GPU" else "cpu"
-        with self._loading:
-            model = self._models.get(device)
-            if model is None:
-                model = self._models[device] = self._directory.load(device, self._dtype)
-                _log.info(
-                    "model '%s' version %d: %s, task %s, on %s",
-                    self._context.name, self._context.version, type(model).__name__, self._directory.task, device,
-                )  # fmt: skip
+        model = self._weights.on_device_of(spec)
         return HuggingFaceInstance(self._context, model, tokenizer, self._outputs, self._thread_count)
 
     def close(self) -> None:
         """Release the weights."""
-        for model in self._models.values():
-            release([*model.parameters(), *model.buffers()])
-        self._models.clear()
+        self._weights.close()
 
 
 class HuggingFaceInstance(TensorInstance):

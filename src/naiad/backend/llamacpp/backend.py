@@ -12,7 +12,7 @@ from naiad.backend.llamacpp.llama_request import read_llama_request
 from naiad.backend.llamacpp.llama_server import GgufFile, LlamaServer
 from naiad.backend.llamacpp.llama_tensors import OUTPUTS, SIGNATURE
 from naiad.backend.signature import SignatureCheck, completed
-from naiad.backend.texts.text_generation import ResponseTensors, completed_generation
+from naiad.backend.texts.generation.text_generation import ResponseTensors, completed_generation
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError, invalid_argument

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from naiad.backend.llamacpp.llama_request import LlamaRequest
-from naiad.backend.texts.text_generation import OutputValues, ResponseTensors
+from naiad.backend.texts.generation.text_generation import OutputValues, ResponseTensors
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from naiad.backend.llamacpp.json_schema import check_schema
-from naiad.backend.texts.generation_request import (
+from naiad.backend.texts.generation.generation_request import (
     NUMBERS,
     SamplingRules,
     json_of,

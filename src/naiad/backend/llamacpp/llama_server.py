@@ -13,7 +13,7 @@ import xllamacpp
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, find_model_file, reason
 from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.files.temporary import OwnDirectory
 
 DEFAULT_CONTEXT_TOKENS = 4096
@@ -116,9 +116,20 @@ class LlamaServer:
         return str(path)
 
     def generate(self, body: Mapping[str, Any], take: Take, *, is_chat: bool) -> None:
-        """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again."""
-        call = self._server.handle_chat_completions if is_chat else self._server.handle_completions
-        call(dict(body), take)
+        """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again.
+
+        Raises InferError(INVALID_ARG) if the template of the file takes no such chat.
+        """
+        if not is_chat:
+            self._server.handle_completions(dict(body), take)
+            return
+        try:
+            self._server.handle_chat_completions(dict(body), take)
+        except ValueError as error:  # what the library raises for templates, before it takes a slot
+            last = str(error).strip().rpartition("\n")[2]
+            raise invalid_argument(
+                f"the chat template of the model file fails for these messages: {excerpt(last)}"
+            ) from error
 
     def embed(self, text: str) -> Any:
         """Return llama.cpp's answer with the vector of a text, of length 1."""

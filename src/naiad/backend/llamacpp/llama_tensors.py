@@ -1,6 +1,6 @@
 """The tensors of a GGUF model: vLLM's, and what a chat needs besides."""
 
-from naiad.backend.texts.text_generation import SWITCHES, generation_signature
+from naiad.backend.texts.generation.text_generation import SWITCHES, generation_signature
 from naiad.core.datatype import DataType
 
 _INPUTS = {

@@ -13,19 +13,20 @@ from naiad.backend.onnx.session_options import export_path
 from naiad.backend.onnx.sessions import OnnxSessions
 from naiad.backend.onnx_decoder.decoder import Decoder, try_decoder
 from naiad.backend.onnx_decoder.decoder_graph import DecoderGraph, DecoderTensors, read_decoder
-from naiad.backend.onnx_decoder.decoder_request import DecoderFacts, read_decoder_request
-from naiad.backend.onnx_decoder.decoder_row import DecoderRow, Emit
+from naiad.backend.onnx_decoder.decoder_row import DecoderRow
 from naiad.backend.onnx_decoder.kv_cache import COPIES
 from naiad.backend.onnx_decoder.step_engine import StepEngine
 from naiad.backend.onnx_decoder.turns import TurnPlanner
 from naiad.backend.signature import ModelSignature, SignatureCheck
-from naiad.backend.texts.generation_directory import GenerationDirectory
-from naiad.backend.texts.text_generation import (
-    SWITCHES,
+from naiad.backend.texts.generation.decoder_request import DecoderFacts, read_decoder_request
+from naiad.backend.texts.generation.generation_directory import GenerationDirectory
+from naiad.backend.texts.generation.text_generation import (
+    DECODER_OUTPUTS,
     ResponseTensors,
     completed_generation,
-    generation_signature,
+    decoder_signature,
 )
+from naiad.backend.texts.generation.token_answer import Emit
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
@@ -47,29 +48,10 @@ _PROMPT_TOKENS = 512
 _LOGIT_BYTES = 256 << 20
 """Most bytes of the logits of one turn: a graph returns logits for all positions."""
 _SPINNING = "session.intra_op.allow_spinning"
-_INPUTS = {
-    "text_input": DataType.BYTES,
-    "messages": DataType.BYTES,
-    "stream": DataType.BOOL,
-    "sampling_parameters": DataType.BYTES,
-    "input_ids": DataType.INT64,
-    **SWITCHES,
-}
-_TEXT_INPUTS = ("text_input", "messages")
-_OUTPUTS = {
-    "text_output": DataType.BYTES,
-    "finish_reason": DataType.BYTES,
-    "num_input_tokens": DataType.UINT32,
-    "num_output_tokens": DataType.UINT32,
-    "token_ids": DataType.INT64,
-}
 
 
 def _signature(*, has_text: bool) -> ModelSignature:
-    """Return the tensors that clients see. Without a tokenizer there are no texts."""
-    inputs = {name: datatype for name, datatype in _INPUTS.items() if has_text or name not in _TEXT_INPUTS}
-    outputs = {name: datatype for name, datatype in _OUTPUTS.items() if has_text or name != "text_output"}
-    return generation_signature("ONNX decoder", inputs, outputs)
+    return decoder_signature("ONNX decoder", has_text=has_text)
 
 
 class OnnxDecoderBackend(Backend):
@@ -143,11 +125,10 @@ class OnnxDecoderModel(Model):
             graph = DecoderGraph(self._sessions.find(spec), tensors)
             can_pad = try_decoder(graph, file)
             self.facts = DecoderFacts(
-                directory.tokenizer,
-                directory.chat_format(parameters),
+                directory.prompts(parameters),
                 window,
                 tensors.vocabulary,
-                directory.end_tokens(parameters),
+                directory.end_tokens(parameters, tensors.vocabulary),
                 directory.sampling_defaults(),
                 parameters.count("max_tokens", window, maximum=window) or window,
             )
@@ -155,7 +136,7 @@ class OnnxDecoderModel(Model):
         except InferError:
             self._sessions.close()
             raise
-        self.tensors = ResponseTensors(context.name, context.version, _OUTPUTS)
+        self.tensors = ResponseTensors(context.name, context.version, DECODER_OUTPUTS)
         self.engine = StepEngine(context.name, Decoder(graph, self._slots * window), planner)
         _log.info(
             "model '%s' version %d: a window of %d tokens for each of %d slots, %.0f MB of cache at most%s",

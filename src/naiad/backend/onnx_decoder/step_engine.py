@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
+from naiad.backend.framework import reason
 from naiad.backend.onnx.sessions import ort_message
 from naiad.backend.onnx_decoder.decoder import Decoder
 from naiad.backend.onnx_decoder.decoder_row import DecoderRow
@@ -116,7 +117,8 @@ class StepEngine:
         self._drop_ended()
 
     def _error_of(self, error: BaseException) -> InferError:
-        text = ort_message(error) if isinstance(error, Exception) else type(error).__name__
+        is_of_runtime = type(error).__module__.startswith("onnxruntime")
+        text = ort_message(error) if isinstance(error, Exception) and is_of_runtime else reason(error)
         return internal(f"model '{self._name}' failed on its tokens: {text}")
 
     def _drop_ended(self) -> None:

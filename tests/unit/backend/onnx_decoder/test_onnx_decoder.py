@@ -79,6 +79,31 @@ def test_cancelled_row_ends_and_leaves_its_place(decoder):
     assert (left.error, staying.tokens) == (None, truth.greedy([4], 60, eos=None))
 
 
+def test_end_comes_only_after_the_fewest_tokens(decoder):
+    """The end is the likeliest token before: the next likely one is taken then, not the end left out of the text."""
+    model, truth = decoder
+    prompt = next(
+        prompt
+        for prompt in ([number] for number in range(256))
+        if 0 < len(truth.greedy(prompt, 20, eos=model_eos(model))) < 12
+    )
+    end = len(truth.greedy(prompt, 20, eos=model_eos(model)))
+    early = DecoderClient(prompt, max_tokens=20, ignore_eos=False)
+    late = DecoderClient(prompt, max_tokens=20, ignore_eos=False, min_tokens=end + 3)
+    run_all(model, [early, late])
+    assert early.tokens == [*truth.greedy(prompt, end, eos=None), model_eos(model)]
+    assert late.tokens[:end] == early.tokens[:end]
+    assert model_eos(model) not in late.tokens[: end + 3]
+    logits = truth.logits([*prompt, *late.tokens[:end]])
+    logits[model_eos(model)] = -float("inf")
+    assert late.tokens[end] == int(logits.argmax())
+
+
+def model_eos(model):
+    (number,) = model.facts.end_tokens
+    return number
+
+
 def test_failed_step_fails_its_rows_alone(decoder, monkeypatch):
     model, truth = decoder
     graph = model.engine._decoder._graph
@@ -92,7 +117,7 @@ def test_failed_step_fails_its_rows_alone(decoder, monkeypatch):
     failing.after[5] = lambda: monkeypatch.setattr(graph, "run", fail)
     run_all(model, [failing])
     assert failing.error.code is ErrorCode.INTERNAL
-    assert "out of luck" in failing.error.message
+    assert failing.error.message == "model 'm' failed on its tokens: RuntimeError: out of luck"
     again = DecoderClient([1, 2], max_tokens=20)
     run_all(model, [again])
     assert again.tokens == truth.greedy([1, 2], 20, eos=None)

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from naiad.backend.texts.token_text import TokenText
+from naiad.backend.texts.generation.token_text import TokenText
 
 
 @functools.cache

@@ -5,7 +5,8 @@ from typing import Any
 
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import Parameters
-from naiad.backend.texts.generation_request import NUMBERS
+from naiad.backend.texts.generation.generation_request import NUMBERS
+from naiad.backend.texts.generation.prompt_tokenizer import SPECIAL_TOKENS, PromptTokenizer
 from naiad.backend.texts.json_directory import AGAIN, JsonDirectory
 from naiad.core.errors import excerpt
 from naiad.core.texts.chat_format import CHAT_FORMATS, recognized_format
@@ -37,24 +38,28 @@ class GenerationDirectory(JsonDirectory):
         """Return the most tokens of a text that the model knows; 0 if no file says it."""
         return next((size for name in _WINDOWS if (size := self.whole("config.json", self.settings, name))), 0)
 
-    def end_tokens(self, parameters: Parameters) -> frozenset[int]:
-        """Return the tokens that end a text, by the parameter `eos_ids` or the files."""
+    def end_tokens(self, parameters: Parameters, vocabulary: int) -> frozenset[int]:
+        """Return the tokens that end a text, by the parameter `eos_ids` or the files; all are below `vocabulary`."""
         if "eos_ids" in parameters:
             words = [word.strip() for word in parameters.text("eos_ids").split(",")]
-            if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
-                raise parameters.error("eos_ids", "numbers of tokens with commas, such as 2,32000")
-            return frozenset(map(int, words))
+            numbers = [int(word) if word.isascii() and word.isdecimal() and len(word) < 10 else -1 for word in words]
+            if not all(0 <= number < vocabulary for number in numbers):
+                raise parameters.error("eos_ids", f"numbers of tokens from 0 to {vocabulary - 1}, such as 2,32000")
+            return frozenset(numbers)
         for name, content in (("generation_config.json", self._generation), ("config.json", self.settings)):
             found = content.get("eos_token_id")
             numbers = found if isinstance(found, list) else [] if found is None else [found]
-            if not all(type(number) is int and number >= 0 for number in numbers):
-                shown = excerpt(repr(found))
-                raise self.error(f"has 'eos_token_id' in {name} with {shown}; expected numbers of tokens; {AGAIN}")
+            if not all(type(number) is int and 0 <= number < vocabulary for number in numbers):
+                raise self.error(
+                    f"has 'eos_token_id' in {name} with {excerpt(repr(found))}; expected numbers of tokens from 0 to "
+                    f"{vocabulary - 1}; {AGAIN}, or set the parameter 'eos_ids'"
+                )
             if numbers:
                 return frozenset(numbers)
         token = self.special_token("eos_token")
         number = self.tokenizer.token_to_id(token) if token and self.tokenizer is not None else None
-        return frozenset() if number is None else frozenset((number,))
+        # A tokenizer may know more tokens than the model, which does not make them.
+        return frozenset() if number is None or number >= vocabulary else frozenset((number,))
 
     def sampling_defaults(self) -> dict[str, Any]:
         """Return sampling parameters for requests that give none, as the files say."""
@@ -73,6 +78,14 @@ class GenerationDirectory(JsonDirectory):
                 shown = excerpt(repr(value))
                 raise self.error(f"has '{name}' in generation_config.json with {shown}; expected {what}; {AGAIN}")
         return found
+
+    def prompts(self, parameters: Parameters) -> PromptTokenizer | None:
+        """Return what makes tokens of prompts and chats; None without a tokenizer."""
+        chat_format = self.chat_format(parameters)
+        special_tokens = parameters.choice("special_tokens", SPECIAL_TOKENS, "prompts")
+        if self.tokenizer is None:
+            return None
+        return PromptTokenizer(self.tokenizer, chat_format, special_tokens)
 
     def chat_format(self, parameters: Parameters) -> str:
         """Return the name of the format of chats, by the parameter `template` or the Jinja template; or nothing."""

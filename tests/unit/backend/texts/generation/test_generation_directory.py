@@ -3,7 +3,7 @@ import json
 import pytest
 
 from naiad.backend.framework import Parameters
-from naiad.backend.texts.generation_directory import GenerationDirectory
+from naiad.backend.texts.generation.generation_directory import GenerationDirectory
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import make_context
@@ -32,7 +32,7 @@ def parameters_of(**parameters):
 def test_empty_directory_says_nothing(tmp_path):
     found = directory_of(tmp_path, {})
     assert (found.tokenizer, found.window(), found.chat_format(parameters_of())) == (None, 0, "")
-    assert found.end_tokens(parameters_of()) == frozenset()
+    assert found.end_tokens(parameters_of(), 300) == frozenset()
     assert found.sampling_defaults() == {"temperature": 0}
 
 
@@ -55,8 +55,16 @@ def test_end_tokens_come_from_the_first_file(tmp_path, files, expected):
     for name, content in files.items():
         (tmp_path / "1" / name).write_text(json.dumps(content))
     found = GenerationDirectory(make_context(ModelConfig(name="m"), tmp_path))
-    assert found.end_tokens(parameters_of()) == expected
-    assert found.end_tokens(parameters_of(eos_ids="3, 4")) == {3, 4}
+    assert found.end_tokens(parameters_of(), 300) == expected
+    assert found.end_tokens(parameters_of(eos_ids="3, 4"), 300) == {3, 4}
+
+
+def test_token_outside_of_the_vocabulary_ends_nothing(tmp_path):
+    (tmp_path / "1").mkdir()
+    write_tokenizer(tmp_path / "1")
+    (tmp_path / "1" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    found = GenerationDirectory(make_context(ModelConfig(name="m"), tmp_path))
+    assert found.end_tokens(parameters_of(), 257) == frozenset()
 
 
 def test_defaults_of_a_model_that_is_sampled(tmp_path):
@@ -83,7 +91,13 @@ def test_chat_format_is_recognized_and_can_be_named(tmp_path, files):
     ("files", "parameters", "message"),
     [
         ({"generation_config.json": {"eos_token_id": "no"}}, {}, "'eos_token_id' in generation_config.json"),
+        (
+            {"config.json": {"eos_token_id": [2, 300]}},
+            {},
+            r"'eos_token_id' in config.json with \[2, 300\]; .* to 299",
+        ),
         ({}, {"eos_ids": "2,x"}, "parameter 'eos_ids' is '2,x'"),
+        ({}, {"eos_ids": "2,300"}, "parameter 'eos_ids' is '2,300', expected numbers of tokens from 0 to 299"),
         ({"generation_config.json": "{"}, {}, "generation_config.json that is no JSON"),
         ({"tokenizer.json": "{}"}, {}, "tokenizer.json that cannot be read"),
         ({"config.json": {"n_ctx": -1}}, {}, "'n_ctx' in config.json with -1"),
@@ -97,7 +111,7 @@ def test_chat_format_is_recognized_and_can_be_named(tmp_path, files):
 def test_wrong_values_are_named(tmp_path, files, parameters, message):
     def read_all():
         found = directory_of(tmp_path, files)
-        found.end_tokens(parameters_of(**parameters))
+        found.end_tokens(parameters_of(**parameters), 300)
         found.window()
         found.sampling_defaults()
 

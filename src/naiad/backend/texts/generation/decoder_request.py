@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backend.texts.generation_request import (
+from naiad.backend.texts.generation.generation_request import (
     NUMBERS,
     SamplingRules,
     json_of,
@@ -14,9 +14,10 @@ from naiad.backend.texts.generation_request import (
     text_of,
     wrong_sampling,
 )
+from naiad.backend.texts.generation.prompt_tokenizer import PromptTokenizer
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.texts.chat_format import ChatMessage, format_chat
+from naiad.core.texts.chat_format import ChatMessage
 
 _MAX_TEXT_BYTES = 4 << 20
 _MAX_TEXT_BYTES_PER_TOKEN = 128
@@ -25,7 +26,7 @@ _MIN_TEXT_BYTES = 64 << 10
 _MAX_SAMPLING_BYTES = 64 << 10
 _MAX_NUMBER = (1 << 31) - 1
 _RULES = SamplingRules(
-    "ONNX decoders",
+    "decoders",
     NUMBERS,
     {
         "max_tokens": (1, _MAX_NUMBER),
@@ -42,10 +43,8 @@ _ROLES = ("system", "developer", "user", "assistant")
 class DecoderFacts:
     """What holds for all requests to one version."""
 
-    tokenizer: Any
+    prompts: PromptTokenizer | None
     """None: prompts are token numbers, and there is no text."""
-    chat_format: str
-    """Empty: the model takes no chats."""
     window: int
     """Tokens of a prompt and its answer."""
     vocabulary: int
@@ -54,6 +53,11 @@ class DecoderFacts:
     """Parameters for requests that give none."""
     max_tokens: int
     """For requests that give no number, up to the window."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that makes text of tokens; None without one."""
+        return self.prompts.tokenizer if self.prompts is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +100,16 @@ def _prompt(tensors: Mapping[str, Any], facts: DecoderFacts) -> Sequence[int]:
     texts = {name: _text(tensors, name, max_bytes) for name in ("text_input", "messages")}
     given = [name for name, text in texts.items() if text]
     given += ["input_ids"] if len(tensors.get("input_ids", b"")) else []
-    if len(given) != 1 or (given != ["input_ids"] and facts.tokenizer is None):
-        known = "'text_input', 'messages' or 'input_ids'" if facts.tokenizer is not None else "'input_ids'"
+    prompts = facts.prompts
+    if len(given) != 1 or (given != ["input_ids"] and prompts is None):
+        known = "'text_input', 'messages' or 'input_ids'" if prompts is not None else "'input_ids'"
         raise invalid_argument(f"a request has one of {known}, and not an empty one")
-    if given == ["input_ids"]:
+    if prompts is None or given == ["input_ids"]:
         return _token_numbers(tensors["input_ids"], facts)
     is_chat = given == ["messages"]
-    text = _chat(texts["messages"], facts.chat_format) if is_chat else texts["text_input"]
-    # The marks of a chat are in its text, the first token of all among them; "plain" has none. `encode` would hold
-    # the interpreter's lock, for seconds where a text is long; a batch does not.
-    (encoded,) = facts.tokenizer.encode_batch_fast(
-        [text], add_special_tokens=not is_chat or facts.chat_format == "plain"
-    )
-    _check_length(len(encoded), facts)
-    prompt: Sequence[int] = encoded.ids
+    encoded = prompts.chat(_messages(texts["messages"], prompts)) if is_chat else prompts.text(texts["text_input"])
+    _check_length(sum(map(len, encoded)), facts)
+    prompt = [number for part in encoded for number in part.ids]
     if not prompt:
         raise invalid_argument(f"'{given[0]}' has no tokens; send a longer text")
     if max(prompt) >= facts.vocabulary:
@@ -149,13 +149,12 @@ def _max_tokens(prompt: int, wanted: int, facts: DecoderFacts) -> int:
     )
 
 
-def _chat(text: str, chat_format: str) -> str:
-    if not chat_format:
+def _messages(text: str, prompts: PromptTokenizer) -> Sequence[ChatMessage]:
+    if not prompts.chat_format:
         raise invalid_argument(
             "the model has no chat template of a known format; send 'text_input', or set the parameter 'template'"
         )
-    messages = json_of("messages", text, list)
-    return format_chat(chat_format, [_message(each, position) for position, each in enumerate(messages)])
+    return [_message(each, position) for position, each in enumerate(json_of("messages", text, list))]
 
 
 def _message(found: Any, position: int) -> ChatMessage:

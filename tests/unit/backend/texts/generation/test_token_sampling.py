@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.texts.token_sampling import Sampler
+from naiad.backend.texts.generation.token_sampling import Sampler
 from naiad.core.errors import InferError
 
 LOGITS = np.log(np.array([0.05, 0.4, 0.25, 0.2, 0.1], np.float32))
@@ -92,3 +92,11 @@ def test_impossible_tokens_are_never_drawn():
 @pytest.mark.parametrize("penalty", [1e-38, 1e-300, 100])
 def test_any_penalty_leaves_numbers(penalty):
     assert sum(drawn(20, LOGITS + 5, repetition_penalty=penalty).values()) == 20
+
+
+@pytest.mark.parametrize("sampling", [{}, {"presence_penalty": 1.0}, {"temperature": 1, "seed": 1, "top_k": 2}])
+def test_excluded_tokens_are_never_picked(sampling):
+    sampler = Sampler(sampling)
+    assert {sampler.pick(LOGITS, {1, 2}) for _ in range(40)} <= {3, 4, 0}
+    # All tokens of a tiny vocabulary: one of them all the same.
+    assert Sampler(sampling).pick(LOGITS[:2], {0, 1}) in (0, 1)

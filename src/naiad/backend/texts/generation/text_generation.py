@@ -29,6 +29,25 @@ TOKEN_IDS = "token_ids"
 """Name of the output with the numbers of the new tokens."""
 INPUT_IDS = "input_ids"
 """Name of the input with the numbers of the tokens of a prompt."""
+_TEXT_INPUTS = ("text_input", "messages")
+_DECODER_INPUTS: Mapping[str, DataType] = {
+    "text_input": DataType.BYTES,
+    "messages": DataType.BYTES,
+    "stream": DataType.BOOL,
+    "sampling_parameters": DataType.BYTES,
+    INPUT_IDS: DataType.INT64,
+    **SWITCHES,
+}
+DECODER_OUTPUTS: Mapping[str, DataType] = MappingProxyType(
+    {
+        "text_output": DataType.BYTES,
+        "finish_reason": DataType.BYTES,
+        "num_input_tokens": DataType.UINT32,
+        "num_output_tokens": DataType.UINT32,
+        TOKEN_IDS: DataType.INT64,
+    }
+)
+"""Outputs of models whose tokens the server chooses."""
 _MAX_COUNT = 8
 """The most tokens of a response whose header is kept: responses of streams have one or two."""
 _VARIABLE = frozenset({TOKEN_IDS, INPUT_IDS})
@@ -45,6 +64,13 @@ def generation_signature(
         {name: TensorSignature(name, datatype, _dims(name)) for name, datatype in outputs.items()},
         {name: TensorSignature(name, datatype, _dims(name)) for name, datatype in inputs.items()},
     )
+
+
+def decoder_signature(framework: str, *, has_text: bool) -> ModelSignature:
+    """Return the signature of a model whose tokens the server chooses. Without a tokenizer there are no texts."""
+    inputs = {name: datatype for name, datatype in _DECODER_INPUTS.items() if has_text or name not in _TEXT_INPUTS}
+    outputs = {name: datatype for name, datatype in DECODER_OUTPUTS.items() if has_text or name != "text_output"}
+    return generation_signature(framework, inputs, outputs)
 
 
 def _dims(name: str) -> tuple[int | None]:

@@ -4,7 +4,7 @@ All is done in float32. The largest logits are found by partition: a vocabulary 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,21 @@ class Sampler:
         # Any whole number is a seed; numpy takes those from 0 on.
         self._random = None if self._is_greedy else np.random.default_rng(None if seed is None else seed % (1 << 64))
 
-    def pick(self, logits: Array) -> int:
-        """Return the next token for logits [vocabulary]. Raises InferError(INTERNAL) if they are no numbers."""
+    def pick(self, logits: Array, excluded: Collection[int] = ()) -> int:
+        """Return the next token for logits [vocabulary], none of `excluded` unless these are all tokens.
+
+        Raises InferError(INTERNAL) if the logits are no numbers.
+        """
         values = np.asarray(logits, np.float32)
         token = int(np.argmax(values))
         if not np.isfinite(values[token]):
             raise internal(f"the model has returned the logit {values[token]} for token {token}; it is damaged")
         if self._has_penalties:
             values = self._penalized(values)
+        if excluded and len(excluded) < values.size:
+            values = values.copy()
+            values[list(excluded)] = -np.inf
+        if self._has_penalties or excluded:
             token = int(np.argmax(values))
         if self._random is not None:
             token = self._draw(values, float(values[token]))
