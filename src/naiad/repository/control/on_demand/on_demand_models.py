@@ -428,6 +428,7 @@ class OnDemandModels(Generic[V]):
             uses = self._measured.uses()
             workers = self._measured.workers
         sizes = {key: workers_bytes(process_ids) for key, process_ids in workers.items() if process_ids}
+        self._sizes.meter.return_freed()  # it is no growth of the models
         with self._changed:
             uses = {key: use for key, use in uses.items() if self._is_loaded(key)}
             self._measured.note_growth(uses, sizes, now_s)
