@@ -65,7 +65,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt of glibc")
-def test_loads_on_new_threads_take_the_memory_of_earlier_ones() -> None:
+def test_new_threads_take_the_memory_of_earlier_ones() -> None:
     def run(mode: str) -> list[str]:
         command = [sys.executable, "-c", PROGRAM, mode]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -50,7 +50,7 @@ def test_file_that_has_just_changed_is_read_again(tmp_path: Path, read: list[Pat
     assert len(read) == 2
 
 
-def test_changed_file_of_equal_size_and_time_is_read(
+def test_replaced_file_of_equal_time_is_read(
     tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"

@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def convolutions(seed: int = 0, size: int = 600) -> bytes:
-    """A convolution, whose weights are laid out for the processor, and layers with an odd number of bytes before them."""
+    """A convolution, laid out for the processor, and layers with an odd number of bytes before their weights."""
     rng = np.random.default_rng(seed)
     weights = {
         "kernel": rng.standard_normal((16, 3, 3, 3)).astype(np.float32),
@@ -76,9 +76,7 @@ def forms(cache: Path) -> list[Path]:
     return [path for path in cache.glob("*") if path.is_dir() and path.name != "incoming"]
 
 
-def test_second_load_opens_the_form_and_answers_the_same(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_load_opens_the_form(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = answer(tmp_path / "m", convolutions())
     (form,) = forms(cache)
     opened: list[str] = []
@@ -182,7 +180,7 @@ def test_broken_model_has_the_same_error(tmp_path: Path) -> None:
     assert prepared.value.message == plain.value.message
 
 
-def test_small_models_and_servers_without_the_setting_have_no_forms(tmp_path: Path, cache: Path) -> None:
+def test_small_models_and_other_servers_write_nothing(tmp_path: Path, cache: Path) -> None:
     load_onnx(tmp_path / "small", onnx_models.add_sub(), backend_config=SETTINGS)
     load_onnx(tmp_path / "large", convolutions(), max_batch_size=0)
     load_onnx(tmp_path / "large", None, backend_config={"prepared-models-bytes": "0"}, max_batch_size=0)
@@ -213,5 +211,5 @@ def test_external_data_is_part_of_the_model(tmp_path: Path, cache: Path) -> None
 @pytest.mark.parametrize("text", ["much", "50%", "-1", "1e9"])
 def test_wrong_number_of_bytes_is_an_error(tmp_path: Path, text: str) -> None:
     settings = {"prepared-models-bytes": text}
-    with pytest.raises(InferError, match="prepared-models-bytes=.*expected a number of bytes such as 10GiB"):
+    with pytest.raises(InferError, match=r"prepared-models-bytes=.*expected a number of bytes such as 10GiB"):
         load_onnx(tmp_path / "m", convolutions(), backend_config=settings)

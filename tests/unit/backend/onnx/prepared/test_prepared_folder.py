@@ -112,7 +112,7 @@ def test_second_writer_of_a_form_changes_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
-def test_next_writer_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
+def test_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     left = tmp_path / "incoming" / "left"
     left.mkdir(parents=True)

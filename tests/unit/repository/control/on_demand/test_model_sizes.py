@@ -20,7 +20,7 @@ def test_load_beside_an_unload_is_not_measured() -> None:
     assert measure.grown_bytes is None
 
 
-def test_memory_that_a_load_has_freed_is_not_counted() -> None:
+def test_memory_freed_by_a_load_is_not_counted() -> None:
     resident, freed = [100 * MB], [30 * MB]
 
     def return_freed() -> None:

@@ -78,7 +78,7 @@ def test_changes_wake_only_the_first_load(scene: Scene) -> None:
         assert [scene.looks[name] for name in "bcd"] == [1, 1, 1]
 
 
-def test_next_load_is_woken_when_it_becomes_the_first(scene: Scene) -> None:
+def test_next_load_wakes_when_it_is_first(scene: Scene) -> None:
     with scene.waiting():
         with scene.lock:
             scene.residency.room("a", dict, 0.0)  # it is admitted
@@ -87,7 +87,7 @@ def test_next_load_is_woken_when_it_becomes_the_first(scene: Scene) -> None:
         assert [scene.looks[name] for name in "cd"] == [1, 1]
 
 
-def test_all_loads_look_while_the_first_one_is_stuck(scene: Scene) -> None:
+def test_all_look_while_the_first_is_stuck(scene: Scene) -> None:
     with scene.waiting():
         with scene.lock:
             scene.residency.is_stuck = True
