@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "src" / "naiad"
 MAX_ROOMS = 22
 MAX_MODULES = 16
-"""Modules of a folder, without those of its sub-rooms; wanted are eight, and larger folders get sub-rooms first."""
+"""Modules of a folder, sub-rooms not counted; wanted are eight, and larger folders get sub-rooms first."""
 MAX_LINES = 500
 
 

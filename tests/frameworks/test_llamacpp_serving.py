@@ -97,7 +97,7 @@ def test_chat_uses_the_template_of_the_file(client):
     assert found.usage.prompt_tokens > 15  # the turns and the system's text
 
 
-def test_template_that_fails_is_an_error_of_the_request(client):
+def test_failing_template_is_an_error(client):
     def chat(text):
         messages = [{"role": "user", "content": text}]
         return client.chat.completions.create(model="strict", messages=messages, temperature=0, max_tokens=1)

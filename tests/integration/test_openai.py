@@ -354,7 +354,7 @@ QUESTION = {"query": "a", "documents": ["b"]}
         (lambda c: c.completions.create(model="words", prompt="a", stream_options={}), 400, "stream_options", ""),
     ],
 )
-def test_bad_call_of_the_client_is_one_clear_error(client, server, call, expected, param, words):
+def test_bad_call_is_one_clear_error(client, server, call, expected, param, words):
     with pytest.raises(openai.APIStatusError) as caught:
         call(client)
     error = caught.value

@@ -22,12 +22,12 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository import catalog as catalog_module
 from naiad.repository.catalog import Catalog
-from naiad.repository.control import controller as controller_module
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.locks import ModelLocks
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan, member_names
 from naiad.repository.stores.store import LocalStore, ModelEntry
+from naiad.telemetry.trim_pace import heap_trims
 from support.long_run import examples, is_long
 from support.turns import Turns
 
@@ -178,8 +178,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (directory / name / "1").mkdir(parents=True)
     with (
         mock.patch.object(catalog_module, "ThreadPoolExecutor", InlinePool),
-        mock.patch.object(catalog_module, "trim_heap"),
-        mock.patch.object(controller_module, "trim_heap"),
+        mock.patch.object(heap_trims, "request"),
     ):
         yield directory
 

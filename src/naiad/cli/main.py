@@ -1,12 +1,15 @@
 """The `naiad` command: one verb, one module, imported only when it is used."""
 
+import gc
 import importlib
 import importlib.util
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
+from naiad.cli.compiled_methods import compiled_methods
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
@@ -49,7 +52,18 @@ def _run(rest: list[str]) -> int:
         print(f"naiad: unknown verb '{verb}'{near}", file=sys.stderr)
         print("naiad --help lists the verbs." if near else f"\n{_usage()}", file=sys.stderr)
         return _WRONG_COMMAND
-    return int(importlib.import_module(VERBS[verb][0]).run(rest))
+    return int(_import_verb(verb).run(rest))
+
+
+def _import_verb(verb: str) -> ModuleType:
+    collects = gc.isenabled()
+    gc.disable()  # What is imported stays, so a collection meanwhile finds nothing.
+    try:
+        with compiled_methods(verb):
+            return importlib.import_module(VERBS[verb][0])
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _present_verbs() -> dict[str, str]:

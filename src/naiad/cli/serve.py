@@ -4,11 +4,12 @@ import gc
 import os
 import signal
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from naiad.cli.compiled_methods import compiled_methods
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 from naiad.options.options import ServerOptions
@@ -55,13 +56,21 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that an invalid flag is reported at once.
-    if options.process_count > 1:
+    with compiled_methods("server"):
+        serve = _import_server(options.process_count)
+    return serve(options)
+
+
+def _import_server(process_count: int) -> Callable[[ServerOptions], int]:
+    if process_count > 1:
+        # Here, so that the forked processes have it.
+        import naiad.cluster.member.process  # noqa: F401
         from naiad.cluster.supervisor.supervisor import serve as serve_processes
 
-        return serve_processes(options)
+        return serve_processes
     from naiad.server.app import serve
 
-    return serve(options)
+    return serve
 
 
 def _with_packages(options: ServerOptions) -> ServerOptions:

@@ -29,6 +29,7 @@ from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
 from naiad.telemetry.process_resources import trim_heap
+from naiad.telemetry.trim_pace import heap_trims
 
 _log = logging.getLogger(__name__)
 
@@ -246,7 +247,7 @@ class Catalog(Generic[V]):
             return self._finish_load(plan, self._begin_load(pool, plan, kept, counts=counts, stop=stop))
         finally:
             pool.shutdown(wait=False)
-            trim_heap()
+            heap_trims.request()
 
     def dry_run(self, plan: ModelPlan, stop: LoadStop | None = None) -> None:
         """Load the versions of one model and release them, without any effect on served ones. Raises InferError."""
@@ -261,7 +262,7 @@ class Catalog(Generic[V]):
                 reason = status_of(error)
                 _log.error("dry run: '%s' version %d would not load: %s", plan.entry.key, version, reason)
                 failures += f"version {version} would be at UNAVAILABLE state: {reason};\n"
-        trim_heap()
+        heap_trims.request()
         if failures:
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
@@ -407,7 +408,7 @@ class Catalog(Generic[V]):
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
-        trim_heap()
+        heap_trims.request()
         for chain in chains:
             stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))

@@ -13,6 +13,7 @@ _LATE = {
     "naiad.backend.isolation.backend",
     "naiad.backend.python.backend",
     "naiad.backend.workers.worker_instance",
+    "naiad.client",
     "naiad.cluster",
     "naiad.engine.cache.redis_store",
     "naiad.repository.cloud.objects.objects",

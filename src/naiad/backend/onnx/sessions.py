@@ -19,6 +19,7 @@ from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.load_advice import load_advice
+from naiad.backend.onnx.prepared.preparation import open_prepared
 from naiad.backend.onnx.session_options import (
     SessionPlan,
     ThreadPlan,
@@ -75,7 +76,7 @@ class OnnxSession:
     """An InferenceSession, what it says of the model, and how it is called."""
 
     def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
-        self.ort, self.labels = open_session(context, path, plan)
+        self.ort, self.labels = open_prepared(context, path, plan, lambda: open_session(context, path, plan))
         self.signature: ModelSignature = read_signature(self.ort)
         self.run_options: Any = None
         if plan.run_entries:

@@ -34,7 +34,7 @@ from naiad.repository.loads import stop_version
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.namespaces import ambiguous
 from naiad.telemetry.last_resort import report
-from naiad.telemetry.process_resources import trim_heap
+from naiad.telemetry.trim_pace import heap_trims
 
 _log = logging.getLogger(__name__)
 
@@ -364,7 +364,7 @@ class ModelController(Generic[V]):
                 report(f"waiting for the callers of model '{name}'", error)
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
-            trim_heap()
+            heap_trims.request()
             if previous is not None:
                 previous.release_files()
             _log.info("released the versions of '%s' that were replaced", name)

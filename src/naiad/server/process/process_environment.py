@@ -20,6 +20,7 @@ import uvloop
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.options.options import ServerOptions
+from naiad.server.process.shared_heap import share_heap
 from naiad.telemetry.logs import log
 from naiad.telemetry.logs.console import print_failure
 from naiad.telemetry.logs.log_output import make_formatter
@@ -172,6 +173,7 @@ def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, ob
     # Objects from start-up stay; collections meanwhile only cost time. Modules need no collection at the end.
     gc.disable()
     gc.freeze()
+    share_heap(options.on_demand, os.environ)
     try:
         log.configure(options.log, escapes=os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")
     except OSError as error:

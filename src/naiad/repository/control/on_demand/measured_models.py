@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, RLock
 from typing import Generic
 
 from naiad.config.load_policy import read_load_policy
@@ -22,8 +22,13 @@ class OnDemandTable:
     residency: Residency
     sizes: ModelSizes
     known: KnownModels = field(default_factory=KnownModels)
-    changed: Condition = field(default_factory=Condition)
-    """Guards them; notified when there may be room. The loop takes it: what takes time is outside."""
+    lock: RLock = field(default_factory=RLock)
+    """Guards them. The loop takes it: what takes time is outside."""
+    changed: Condition = field(init=False)
+    """Of this lock; notified when there may be room."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changed", Condition(self.lock))
 
 
 class MeasuredModels(Generic[V]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.telemetry.process_resources import read_resident_bytes
+from naiad.telemetry.trim_pace import heap_trims
 
 _LANE_WAIT_S = 1.0
 """Loads are measured one after the other. One that has waited this long for a slow one loads beside it."""
@@ -25,8 +26,14 @@ class LoadMeasure:
 class MemoryMeter:
     """Measures loads. Used on loading threads."""
 
-    def __init__(self, read_bytes: Callable[[], int] = read_resident_bytes) -> None:
+    def __init__(
+        self,
+        read_bytes: Callable[[], int] = read_resident_bytes,
+        return_freed: Callable[[], object] = heap_trims.settle,
+    ) -> None:
+        """`return_freed` returns freed memory to the system, which otherwise counts as used."""
         self._read_bytes = read_bytes
+        self.return_freed = return_freed
         self._lane = threading.Lock()
         self._lock = threading.Lock()
         self._others = 0
@@ -43,8 +50,10 @@ class MemoryMeter:
         try:
             with self._lock:
                 is_alone, others_begun = not self._others, self._others_begun
+            self.return_freed()
             found = LoadMeasure(self._read_bytes())
             yield found
+            self.return_freed()
             with self._lock:
                 is_alone = is_alone and others_begun == self._others_begun
             if is_alone:

@@ -28,6 +28,7 @@ from naiad.repository.control.on_demand.residency import (
     Room,
     too_large,
 )
+from naiad.repository.control.on_demand.room_line import RoomLine
 from naiad.repository.lifecycle import V
 from naiad.repository.loads import reason_of
 from naiad.repository.model_plan import ModelPlan, member_names
@@ -35,10 +36,6 @@ from naiad.repository.stores.store import ModelEntry
 from naiad.telemetry.last_resort import keep_running, report
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.05
-"""How often the first load that waits for room looks whether sequences and requests have ended."""
-_WAIT_S = 1.0
-"""How long the loads behind it wait at most before they look; they are notified before."""
 _SWEEP_S = 1.0
 _MOST_LOADERS = 64
 """Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
@@ -66,6 +63,7 @@ class OnDemandModels(Generic[V]):
         self._sizes = ModelSizes(meter or MemoryMeter())
         table = OnDemandTable(self._residency, self._sizes)
         self._known, self._changed = table.known, table.changed
+        self._line = RoomLine(table.lock, table.changed, self._residency)
         self._measured = MeasuredModels(
             controller, settings, table, use_of, clock, withdraw=self.withdraw, on_known=self._start_sweeper
         )
@@ -158,7 +156,7 @@ class OnDemandModels(Generic[V]):
             self._residency.remove(key)
             self._sizes.forget(key)
             self._known.forget(key)
-            self._changed.notify_all()
+            self._line.notify()
         self._catalog.end_on_demand(key)
         self.on_settled(key, _withdrawn(key))
 
@@ -191,7 +189,7 @@ class OnDemandModels(Generic[V]):
             if found is Ask.BEGIN or (found is Ask.HELD and is_urgent and key not in self._loading):
                 self._begin_load(key)
             elif is_urgent:
-                self._changed.notify_all()  # its load may wait for room
+                self._line.notify_all()  # its load may wait for room
             return found
 
     def versions_of(self, key: str) -> Sequence[int]:
@@ -210,7 +208,7 @@ class OnDemandModels(Generic[V]):
         """Note that the requests that were held for a model are submitted: from now on it may be evicted."""
         with self._changed:
             self._residency.release(key)
-            self._changed.notify_all()
+            self._line.notify()
 
     # --- loads ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +235,12 @@ class OnDemandModels(Generic[V]):
             return
         failure: InferError | None = None
         try:
-            if self._await_room(key):
+            try:
+                is_wanted = self._await_room(key)
+            finally:
+                with self._changed:
+                    self._line.notify()  # another load may be the first one now
+            if is_wanted:
                 self._load_now(key)
         except InferError as error:
             failure = error
@@ -261,7 +264,7 @@ class OnDemandModels(Generic[V]):
                 self._residency.failed(key, error.message, self._clock())
                 if not self._is_loaded(key):
                     self._sizes.forget(key)  # the next load is measured again
-            self._changed.notify_all()
+            self._line.notify()
         return error
 
     def _await_room(self, key: str) -> bool:
@@ -293,8 +296,9 @@ class OnDemandModels(Generic[V]):
         room = self._residency.room(key, self._measured.uses, now_s)
         for group in room.victims:
             self._begin_eviction(group)
-        if room.is_admitted or self._residency.is_stuck != was_stuck:
-            self._changed.notify_all()  # for those behind it
+        is_stuck = self._residency.is_stuck
+        if room.is_admitted or is_stuck != was_stuck or (is_stuck and self._residency.is_first(key)):
+            self._line.notify()  # for those behind it
         return room
 
     def _wait_for_room(self, key: str, left_s: float) -> None:
@@ -304,9 +308,7 @@ class OnDemandModels(Generic[V]):
                 f"no room in --model-memory-budget={self._settings.budget_bytes} within "
                 f"{self._settings.hold_s:g} s: the models that are loaded are in use"
             )
-        # One of many polls: each look takes the lock, for which the loop waits.
-        longest_s = _LOOK_S if self._residency.is_first(key) else _WAIT_S
-        self._changed.wait(min(longest_s, max(_LOOK_S, left_s)))
+        self._line.wait(key, left_s)
 
     def _load_now(self, key: str) -> None:
         with self._changed:
@@ -394,7 +396,7 @@ class OnDemandModels(Generic[V]):
             self._catalog.note_cold(key, versions)
         with self._changed:
             self._note_gone(key)
-            self._changed.notify_all()
+            self._line.notify()
 
     def _note_gone(self, key: str) -> None:
         """Note that nothing of a model is loaded any more; the lock is held."""
@@ -428,6 +430,7 @@ class OnDemandModels(Generic[V]):
             uses = self._measured.uses()
             workers = self._measured.workers
         sizes = {key: workers_bytes(process_ids) for key, process_ids in workers.items() if process_ids}
+        self._sizes.meter.return_freed()  # it is no growth of the models
         with self._changed:
             uses = {key: use for key, use in uses.items() if self._is_loaded(key)}
             self._measured.note_growth(uses, sizes, now_s)
@@ -455,7 +458,7 @@ class OnDemandModels(Generic[V]):
                 if (model.phase is ResidencePhase.LOADING and key not in self._loading)
                 or (model.phase is ResidencePhase.EVICTING and model.is_asked)
             ]
-            self._changed.notify_all()
+            self._line.notify_all()
         self._threads.end()
         for key in ending:
             self.on_settled(key, unavailable(_EXITING))

@@ -20,6 +20,21 @@ def test_load_beside_an_unload_is_not_measured() -> None:
     assert measure.grown_bytes is None
 
 
+def test_memory_freed_by_a_load_is_not_counted() -> None:
+    resident, freed = [100 * MB], [30 * MB]
+
+    def return_freed() -> None:
+        resident[0] -= freed[0]
+        freed[0] = 0
+
+    meter = MemoryMeter(lambda: resident[0], return_freed)
+    with meter.measure() as measure:
+        resident[0] += 25 * MB
+        freed[0] = 15 * MB
+    assert measure.begin_bytes == 70 * MB
+    assert measure.grown_bytes == 10 * MB
+
+
 def test_unmeasured_load_counts_as_before_or_learned() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
     for number in range(100):
