@@ -1,0 +1,113 @@
+"""The connection to a Ray: a new one on this machine, or one that runs.
+
+Each wait is bounded, and each error says what to do. Ray itself waits for minutes for an address that does not
+answer, and may end the process; so a plain connection is tried before.
+"""
+
+import logging
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+from urllib.parse import urlsplit
+
+from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable, unsupported
+
+LOCAL, AUTO = "local", "auto"
+_CLIENT = "ray://"
+_ANSWER_S = 10.0
+"""For a TCP connection."""
+START_S = 60.0
+"""For Ray to start here, or to accept this process."""
+
+
+class RayConnection:
+    """Ray, as this process is connected to it."""
+
+    def __init__(self, ray: Any, *, is_own: bool) -> None:
+        """With `is_own` closing disconnects, and ends a Ray that was started here."""
+        self.ray = ray
+        self._is_own = is_own
+
+    def close(self) -> None:
+        """Disconnect, unless the program was connected before."""
+        if self._is_own:
+            self.ray.shutdown()
+
+
+def connect(address: str) -> RayConnection:
+    """Connect to the Ray at an address, or start one for `local`; a program that is connected stays so.
+
+    Raises InferError, within about a minute.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise unsupported("a job on Ray needs the package ray; pip install 'naiad[ray]'") from None
+    if ray.is_initialized():
+        return RayConnection(ray, is_own=False)
+    _check_answers(address)
+    started: Future[None] = Future()
+    threading.Thread(target=_start, args=(ray, address, started), name="ray start", daemon=True).start()
+    try:
+        started.result(START_S)
+    except TimeoutError:
+        raise unavailable(f"ray '{address}' has not accepted a connection within {START_S:g} s") from None
+    except Exception as error:
+        raise connection_error(address, error) from None
+    return RayConnection(ray, is_own=True)
+
+
+def check_address(address: str) -> tuple[str, int] | None:
+    """Return host and port of an address; None for `local` and `auto`. Raises InferError for another form."""
+    if address in (LOCAL, AUTO):
+        return None
+    try:
+        parts = urlsplit(f"//{address.removeprefix(_CLIENT)}")
+        if parts.hostname and parts.port and not parts.path:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise invalid_argument(
+        f"ray is '{excerpt(address)}'; expected local, auto, HOST:PORT or ray://HOST:PORT, for example "
+        "ray://127.0.0.1:10001"
+    )
+
+
+def connection_error(address: str, error: Exception) -> InferError:
+    """Return the error for what Ray raises when it starts or accepts no connection."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip()) or type(error).__name__
+    if "mismatch" in text or "Python minor versions differ" in text:
+        return invalid_argument(
+            f"ray '{address}' and this process have other versions: {text}; use the Python and the Ray of the cluster"
+        )
+    if isinstance(error, ModuleNotFoundError | ImportError):
+        return unsupported(f"ray '{address}': {text}; pip install 'naiad[ray]'")
+    if address == AUTO and isinstance(error, ConnectionError):
+        text = f"{text}; name its address, or start one for this job with local"
+    return unavailable(f"ray '{address}' cannot be used: {text}")
+
+
+def _check_answers(address: str) -> None:
+    place = check_address(address)
+    if place is None:
+        return
+    try:
+        socket.create_connection(place, _ANSWER_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or "no answer"
+        raise unavailable(f"no Ray answers at '{address}': {reason}; is it started, and the port right?") from None
+
+
+def _start(ray: Any, address: str, started: "Future[None]") -> None:
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # naiad reports nothing to anyone
+        settings["include_dashboard"] = False
+    try:
+        ray.init(address=address, **settings)
+    except BaseException as error:
+        started.set_exception(error)
+    else:
+        started.set_result(None)
