@@ -18,45 +18,82 @@ LOCAL, AUTO = "local", "auto"
 _CLIENT = "ray://"
 _ANSWER_S = 10.0
 """For a TCP connection."""
-START_S = 60.0
+_END_S = 30.0
+START_S = 120.0
 """For Ray to start here, or to accept this process."""
 
 
 class RayConnection:
     """Ray, as this process is connected to it."""
 
-    def __init__(self, ray: Any, *, is_own: bool) -> None:
-        """With `is_own` closing disconnects, and ends a Ray that was started here."""
+    def __init__(self, ray: Any) -> None:
         self.ray = ray
-        self._is_own = is_own
 
     def close(self) -> None:
-        """Disconnect, unless the program was connected before."""
-        if self._is_own:
-            self.ray.shutdown()
+        """Leave the connection to the program, which made it."""
+
+
+class OwnRayConnection(RayConnection):
+    """A connection that ends with the job, and with it a Ray that was started here.
+
+    One thread has it from its start to its end: the processes of a Ray that was started get a signal to end when that
+    thread ends (PR_SET_PDEATHSIG), which also makes them end when this process is killed.
+    """
+
+    def __init__(self, ray: Any, address: str) -> None:
+        super().__init__(ray)
+        self._address = address
+        self._started: Future[None] = Future()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray connection", daemon=True)
+
+    def start(self) -> None:
+        """Connect. Raises InferError, after `START_S` at the latest."""
+        self._thread.start()
+        try:
+            self._started.result(START_S)
+        except TimeoutError:
+            self._closing.set()
+            text = f"ray '{self._address}' has not accepted a connection within {START_S:g} s"
+            raise unavailable(text) from None
+        except Exception as error:
+            raise connection_error(self._address, error) from None
+
+    def close(self) -> None:
+        """Disconnect, and wait until a Ray that was started here has ended."""
+        self._closing.set()
+        self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address == LOCAL:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported outside of the machine
+            settings["include_dashboard"] = False
+        try:
+            self.ray.init(address=self._address, **settings)
+        except BaseException as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(None)
+        self._closing.wait()
+        self.ray.shutdown()
 
 
 def connect(address: str) -> RayConnection:
     """Connect to the Ray at an address, or start one for `local`; a program that is connected stays so.
 
-    Raises InferError, within about a minute.
+    Raises InferError, within about two minutes.
     """
     try:
         import ray
     except ModuleNotFoundError:
         raise unsupported("a job on Ray needs the package ray; pip install 'naiad[ray]'") from None
     if ray.is_initialized():
-        return RayConnection(ray, is_own=False)
+        return RayConnection(ray)
     _check_answers(address)
-    started: Future[None] = Future()
-    threading.Thread(target=_start, args=(ray, address, started), name="ray start", daemon=True).start()
-    try:
-        started.result(START_S)
-    except TimeoutError:
-        raise unavailable(f"ray '{address}' has not accepted a connection within {START_S:g} s") from None
-    except Exception as error:
-        raise connection_error(address, error) from None
-    return RayConnection(ray, is_own=True)
+    connection = OwnRayConnection(ray, address)
+    connection.start()
+    return connection
 
 
 def check_address(address: str) -> tuple[str, int] | None:
@@ -98,16 +135,3 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error) or "no answer"
         raise unavailable(f"no Ray answers at '{address}': {reason}; is it started, and the port right?") from None
-
-
-def _start(ray: Any, address: str, started: "Future[None]") -> None:
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # naiad reports nothing to anyone
-        settings["include_dashboard"] = False
-    try:
-        ray.init(address=address, **settings)
-    except BaseException as error:
-        started.set_exception(error)
-    else:
-        started.set_result(None)

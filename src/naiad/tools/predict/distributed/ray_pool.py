@@ -161,9 +161,10 @@ class RayPool(WorkerPool):
     def _fail(self, error: InferError) -> None:
         """End the job: parts get the error, those of later calls too."""
         self._failure = self._failure or error
-        for answer in (self._first, *(work.answer for work in self._outstanding)):
-            if not answer.done():
-                answer.set_exception(error)
+        if not self._first.done():
+            self._first.set_exception(error)
+        for work in self._outstanding:
+            work.fail(error)
 
     async def _serve(self, worker: "_Worker") -> None:
         """Have a worker execute parts until it ends."""

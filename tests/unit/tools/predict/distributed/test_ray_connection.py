@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -61,7 +62,7 @@ def test_an_address_that_accepts_and_is_silent(monkeypatch) -> None:
             server.accept()
             server.accept()  # the check has connected once, too; this one waits for its end
 
-        with_ray(monkeypatch, init=init)
+        with_ray(monkeypatch, init=init, shutdown=lambda: None)
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(InferError, match="has not accepted a connection within"):
             connect(address)
@@ -73,6 +74,20 @@ def test_a_program_that_is_connected_stays_so(monkeypatch) -> None:
     connection = connect("auto")
     connection.close()
     assert connection.ray is ray
+
+
+def test_one_thread_has_the_connection(monkeypatch) -> None:
+    calls: list[tuple[str, int]] = []
+    with_ray(
+        monkeypatch,
+        init=lambda **settings: calls.append((settings["address"], threading.get_ident())),
+        shutdown=lambda: calls.append(("end", threading.get_ident())),
+    )
+    connection = connect("local")
+    assert [call for call, _ in calls] == ["local"]
+    connection.close()
+    assert [call for call, _ in calls] == ["local", "end"]
+    assert len({thread for _, thread in calls}) == 1
 
 
 @pytest.mark.parametrize(
