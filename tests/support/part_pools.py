@@ -15,7 +15,7 @@ from naiad.tools.predict.distributed.part_worker import PartWorker
 from naiad.tools.predict.distributed.worker_pool import WorkerLostError, WorkerPool, raise_problem
 from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.prediction_job import PredictJob
-from support.batch_parts import Doubling, served
+from support.batch_parts import Doubling, open_here, served
 
 Trouble = Callable[[str, JobPart], None]
 """Called with `execute` or `fetch` before each; raises what goes wrong."""
@@ -94,12 +94,8 @@ def no_trouble(call: str, part: JobPart) -> None:
 
 @contextlib.contextmanager
 def distributed(model: Doubling, trouble: Trouble = no_trouble) -> Any:
-    """Have jobs with workers use those of this process, and a model of this process; yield their pools."""
+    """Have jobs use workers of this process, and a model of this process; yield their pools."""
     pools: list[ProcessPool] = []
-
-    @contextlib.asynccontextmanager
-    async def open_endpoint(job: PredictJob) -> AsyncIterator[Doubling]:
-        yield model
 
     @contextlib.asynccontextmanager
     async def open_pool(job: PredictJob, keys: Sequence[str]) -> AsyncIterator[ProcessPool]:
@@ -109,6 +105,6 @@ def distributed(model: Doubling, trouble: Trouble = no_trouble) -> Any:
 
     with served(model), pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "open_ray_pool", open_pool)
-        patch.setattr(part_worker, "open_endpoint", open_endpoint)
+        patch.setattr(part_worker, "open_endpoint", open_here(model))
         patch.setattr(part_worker.os, "chdir", lambda folder: None)
         yield pools

@@ -39,7 +39,7 @@ class Output:
 
     @property
     def failed_rows(self) -> int:
-        """Those of them without a prediction."""
+        """Rows that are written without a prediction."""
         return self._writer.failed_rows
 
     def append(self, chunk: Chunk) -> tuple[int, list[str]]:

@@ -2,7 +2,7 @@
 
 Theory of operation. A task for each wanted worker keeps one actor: it makes the actor, waits until the model is
 loaded, takes parts from the queue, and makes another actor when this one has ended. An actor that finds no free CPU
-or GPU stays pending, which Ray's autoscaler answers with a machine; the job runs with the others meanwhile.
+or GPU stays pending, which Ray's autoscaler answers with a machine; the job runs with the ready ones meanwhile.
 
 An actor has two parts at a time, of which it executes the first; the second one waits in its process, so that it is
 not idle between two. When it ends, the first part has failed, and the second one returns to the queue. Rows stay in
@@ -159,7 +159,7 @@ class RayPool(WorkerPool):
             )
 
     def _fail(self, error: InferError) -> None:
-        """End the job: parts get the error, those of later calls too."""
+        """End the job: parts get the error, also in later calls."""
         self._failure = self._failure or error
         if not self._first.done():
             self._first.set_exception(error)

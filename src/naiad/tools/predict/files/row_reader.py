@@ -20,7 +20,7 @@ class FileSpan:
     """Consecutive rows of one file, as their place in it. Picklable."""
 
     files: InputFiles
-    """For files that are rows only those of these rows."""
+    """For files that are rows only the files of these rows."""
     first: int
     """Number of the first row in its file, from 0."""
     position: int

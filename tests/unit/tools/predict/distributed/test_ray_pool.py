@@ -114,7 +114,7 @@ def test_only_the_part_that_had_begun_has_failed() -> None:
     assert ray.killed == 2
 
 
-def test_a_problem_of_a_part_is_no_end_of_its_worker() -> None:
+def test_a_worker_survives_the_problem_of_a_part() -> None:
     problems = {
         0: WorkerProblem("the disk is broken"),
         10: WorkerProblem("the server is away", ErrorCode.UNAVAILABLE),
