@@ -84,7 +84,7 @@ def kill(models: Path, rows: Path, folder: Path, kills: int, seed: int) -> bool:
         killed["runs"] += 1
         process = psutil.Popen([*command, str(output), "--ray", "local", "--workers", "2"])
         while process.poll() is None and done < kills:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(choice.uniform(0.5, 6))
             if process.poll() is None:
                 done += _kill_one(process, choice, killed)

@@ -41,6 +41,11 @@ class ModelMapper:
     called can be pickled. Calls may come from several threads.
     """
 
+    _lock: threading.Lock
+    _requests: ChunkRequests | None
+    _thread: LoopThread
+    _stack: contextlib.AsyncExitStack
+
     def __init__(
         self,
         target: str,
@@ -108,9 +113,7 @@ class ModelMapper:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._requests: ChunkRequests | None = None
-        self._thread: LoopThread
-        self._stack: contextlib.AsyncExitStack
+        self._requests = None
 
     def _open(self) -> RowSignature:
         """Load the model, once."""
@@ -188,11 +191,12 @@ def _output(column: OutputColumn, tensor: ModelTensor, count: int, failures: dic
 
 
 def _decoded(array: Array, name: str, failures: dict[int, str]) -> Array:
-    found = np.empty(array.shape, object)
-    for place in np.ndindex(array.shape):
+    found = np.empty(array.size, object)
+    elements: list[bytes] = array.reshape(-1).tolist()
+    for place, element in enumerate(elements):
         try:
-            found[place] = array[place].decode()
+            found[place] = element.decode()
         except UnicodeDecodeError:
-            failures.setdefault(place[0], f"output '{name}' is no UTF-8")
+            failures.setdefault(place * len(array) // array.size, f"output '{name}' is no UTF-8")
             found[place] = ""
-    return found
+    return found.reshape(array.shape)

@@ -20,7 +20,9 @@ _ANSWER_S = 10.0
 """For a TCP connection."""
 _END_S = 30.0
 START_S = 120.0
-"""For Ray to start here, or to accept this process."""
+"""For Ray to accept this process."""
+_START_HERE_S = 300.0
+"""For Ray to start on this machine, which may be busy; idle ones need 5 s."""
 
 
 class RayConnection:
@@ -48,13 +50,14 @@ class OwnRayConnection(RayConnection):
         self._thread = threading.Thread(target=self._run, name="ray connection", daemon=True)
 
     def start(self) -> None:
-        """Connect. Raises InferError, after `START_S` at the latest."""
+        """Connect. Raises InferError, after some minutes at the latest."""
         self._thread.start()
+        limit_s = _START_HERE_S if self._address == LOCAL else START_S
         try:
-            self._started.result(START_S)
+            self._started.result(limit_s)
         except TimeoutError:
             self._closing.set()
-            text = f"ray '{self._address}' has not accepted a connection within {START_S:g} s"
+            text = f"ray '{self._address}' has not accepted a connection within {limit_s:g} s"
             raise unavailable(text) from None
         except Exception as error:
             raise connection_error(self._address, error) from None
@@ -82,7 +85,7 @@ class OwnRayConnection(RayConnection):
 def connect(address: str) -> RayConnection:
     """Connect to the Ray at an address, or start one for `local`; a program that is connected stays so.
 
-    Raises InferError, within about two minutes.
+    Raises InferError, within a few minutes.
     """
     try:
         import ray
