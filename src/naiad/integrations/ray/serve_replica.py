@@ -6,7 +6,7 @@ closes its connection, which cancels it in the server.
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -101,7 +101,7 @@ class ServeReplica:
         return await self._pool.request(parts, is_idempotent=method in ("GET", "HEAD"))
 
 
-def target_of(scope: dict[str, Any]) -> str:
+def target_of(scope: Mapping[str, Any]) -> str:
     """Return path and query of a request for the server: without the prefix of the application."""
     path: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
     prefix: str = scope.get("root_path", "").rstrip("/")
