@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 # Without compiled files each process of the tests would compile naiad again.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup fmt lint type test test-fast test-long test-frameworks test-airflow test-unit fuzz attack mutants bench docs image demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-long test-frameworks test-airflow test-ray test-unit fuzz attack mutants bench docs image demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ test-frameworks: ## the tests of the framework backends, in an environment of 4 
 test-airflow: ## the tests of the Airflow provider, in an environment of 600 MB of their own
 	.ci/airflow $(VENV)-airflow
 
+test-ray: ## the tests with Ray, which CI leaves out, in an environment of 900 MB of their own
+	.ci/ray $(VENV)-ray
+
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
 
@@ -88,4 +91,4 @@ $(VENV)/.demo: pyproject.toml
 check: test ## another word for test
 
 clean: ## remove what the words above made
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-airflow site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-airflow $(VENV)-ray site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -119,6 +119,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     ),
     "PIL": ("naiad/protocol/pictures.py", "naiad/tools/demo/", "naiad/tools/perf/inputs/"),
     "pyarrow": ("naiad/tools/predict/sinks/", "naiad/tools/predict/sources/"),
+    "ray": ("naiad/integrations/ray/", "naiad/tools/predict/distributed/ray_connection.py"),
+    "starlette": ("naiad/integrations/ray/",),
     "yaml": ("naiad/tools/analyze/settings/",),
     # tools
     "cloudpickle": ("naiad/tools/optimize/sources/",),

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.core.errors import InferError, unavailable
 from naiad.files.journal import Journal
 from naiad.tools.predict import PredictJob, job_checkpoint, predict, row_flow
+from naiad.tools.predict.distributed.part import JobPart
 from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
 from support.long_run import examples
+from support.part_pools import Losses, distributed
 
 
 class Killed(BaseException):
@@ -95,14 +99,6 @@ def write_rows(folder: Path, rows: int, files: int, broken: set[int]) -> None:
         (folder / f"{number}.jsonl").write_text("".join(lines[row] + "\n" for row in part))
 
 
-def content(path: Path) -> object:
-    if path.suffix != ".parquet":
-        return path.read_bytes()
-    from pyarrow import parquet
-
-    return parquet.read_table(path).to_pylist()
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".npz", ".parquet"])
 @settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
@@ -137,7 +133,45 @@ def test_any_kill_leaves_an_equal_output(suffix: str, data: st.DataObject) -> No
             assert run(jobs[1], model, Fuse(1 << 30, 0))
         expected, found = (sorted(folder.glob(f"{each}*")) for each in ("whole", "parts"))
         assert [each.name.replace("parts", "whole") for each in found] == [each.name for each in expected]
-        assert [content(each) for each in found] == [content(each) for each in expected]
+        assert [each.read_bytes() for each in found] == [each.read_bytes() for each in expected]
         if suffix == ".jsonl":
             numbers = [json.loads(line)["row"] for line in (folder / "parts.jsonl").read_text().splitlines()]
             assert numbers == list(range(rows))
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(data=st.data())
+def test_local_and_distributed_runs_continue_each_other(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 40))
+    bad = data.draw(st.sets(st.integers(0, rows - 1), max_size=3))
+    suffix = data.draw(st.sampled_from([".jsonl", ".csv"]))
+    ends = data.draw(st.lists(st.tuples(st.integers(0, rows), st.integers(1, 3)), max_size=4))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "in").mkdir()
+        write_rows(folder / "in", rows, data.draw(st.integers(1, 3)), set())
+        whole, parts = (
+            PredictJob("models", "m", [f"{folder}/in/*.jsonl"], f"{folder}/{each}{suffix}", keys=("id",))
+            for each in ("whole", "parts")
+        )
+        with served(Doubling(bad)):
+            predict(whole)
+        for last, workers in ends:
+            losses = Losses(data.draw(st.integers(0, 2)), data.draw(st.sampled_from(["execute", "fetch"])))
+
+            def trouble(call: str, part: JobPart, last: int = last, losses: Losses = losses) -> None:
+                if part.row >= last:
+                    raise unavailable("the cluster is gone")
+                losses(call, part)
+
+            with distributed(Doubling(bad, max_batch_size=data.draw(st.integers(1, 5))), trouble):
+                try:
+                    predict(replace(parts, ray="local", workers=workers))
+                except InferError:
+                    continue
+                break
+        else:
+            with served(Doubling(bad)):
+                predict(parts)
+        expected, found = (sorted(folder.glob(f"{each}*")) for each in ("whole", "parts"))
+        assert [each.read_bytes() for each in found] == [each.read_bytes() for each in expected]

@@ -112,14 +112,19 @@ class Doubling:
         return {name: found[name] for name in outputs}
 
 
-@contextlib.contextmanager
-def served(model: Doubling) -> Any:
-    """Have jobs use a model of this process instead of a repository's."""
+def open_here(model: Doubling) -> Any:
+    """Return what opens a model of this process instead of a repository's."""
 
     @contextlib.asynccontextmanager
     async def open_endpoint(job: PredictJob) -> AsyncIterator[Doubling]:
         yield model
 
+    return open_endpoint
+
+
+@contextlib.contextmanager
+def served(model: Doubling) -> Any:
+    """Have jobs use a model of this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction, "open_endpoint", open_endpoint)
+        patch.setattr(prediction, "open_endpoint", open_here(model))
         yield model

@@ -132,6 +132,11 @@ class HostedServer:
         """Return the models and versions of the repository with their states."""
         return () if self._server is None else self._server.engine.views.repository_index()
 
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for an instance, or for their model to be loaded; from any thread."""
+        return 0 if self._server is None else self._server.engine.in_flight.pending_count
+
     def stop(self) -> bool:
         """Stop taking requests, finish those in flight, unload the models; return whether all ended in time.
 

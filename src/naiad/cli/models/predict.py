@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from naiad.tools.predict.files.row_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXE
 from naiad.tools.predict.job_output import written_files
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
 
+_RAY_FIELD = re.compile(r"\bray(?: is)? '")
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
 """Between lines of progress where the terminal cannot change one."""
@@ -73,6 +75,12 @@ def make_parser() -> Parser:
     add("--allow-pickle", action="store_true", help="load pickles of the repository, which execute code")
     add("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="header or metadata for a server")
     add("-q", "--quiet", action="store_true", help="no progress display, no notes and no summary")
+    cluster = parser.add_argument_group("on several machines")
+    add = cluster.add_argument
+    add("--ray", default="", metavar="ADDRESS", help="execute on a Ray: local, auto, HOST:PORT or ray://HOST:PORT")
+    add("--workers", type=int, default=0, metavar="N", help="workers of Ray; default as many as it has CPUs for")
+    add("--worker-cpus", type=float, default=1.0, metavar="N", help="CPUs of a worker; default 1")
+    add("--worker-gpus", type=float, default=0.0, metavar="N", help="GPUs of a worker; default 0")
     return parser
 
 
@@ -94,6 +102,10 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
         keys=tuple(flags.key),
         headers=dict(map(parse_header, flags.header)),
         allow_pickle=flags.allow_pickle,
+        ray=flags.ray,
+        workers=flags.workers,
+        worker_cpus=flags.worker_cpus,
+        worker_gpus=flags.worker_gpus,
     )
     job.check()
     check_suffix(job.output)
@@ -138,9 +150,9 @@ def _status(summary: Summary) -> int:
 
 def _in_flags(message: str) -> str:
     """Return an error about a field of a job as one about the flag that sets it."""
-    for name in ("rows_per_request", "concurrency", "max_failed_rows", "timeout_s"):
+    for name in ("rows_per_request", "concurrency", "max_failed_rows", "timeout_s", "worker_cpus", "worker_gpus"):
         message = message.replace(name, f"--{name.removesuffix('_s').replace('_', '-')}")
-    return message
+    return _RAY_FIELD.sub("--ray '", message)
 
 
 def summary_text(summary: Summary, model: str) -> str:
@@ -189,6 +201,8 @@ def progress_text(progress: JobProgress) -> str:
     text = f"{progress.fraction:.0%}, {progress.rows:,} rows, {progress.rows_per_s:,.0f} rows/s"
     if progress.failed_rows:
         text += f", {progress.failed_rows:,} failed"
+    if progress.workers:
+        text += f", {progress.workers} workers"
     if progress.seconds_left is not None:
         text += f", {_duration(progress.seconds_left)} left"
     return text

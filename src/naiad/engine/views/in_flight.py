@@ -18,6 +18,12 @@ class InFlight:
         held_count = 0 if self._models.held is None else self._models.held.count
         return held_count + sum(served.in_flight_count for served in self._models.all_versions())
 
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait, over all models: in a queue, or for their model to be loaded."""
+        held_count = 0 if self._models.held is None else self._models.held.count
+        return held_count + sum(served.pending_count for served in self._models.all_versions())
+
     def versions(self) -> list[tuple[str, str, int]]:
         """Return the name, version and number of requests of every model that has queued or executing ones."""
         versions = self._models.all_versions()

@@ -23,8 +23,7 @@ from naiad.tools.consume.queue_address import QueueAddress, parse_queue_address
 from naiad.tools.consume.redis_streams import RedisSink, RedisSource
 from naiad.tools.predict.job_signature import RowSignature, read_signature
 from naiad.tools.predict.model_host import ModelEndpoint, open_endpoint
-from naiad.tools.predict.prediction import first_error
-from naiad.tools.predict.row_flow import in_thread
+from naiad.tools.predict.row_flow import first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk
 

@@ -4,11 +4,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+from naiad.tools.predict.distributed.part_flow import PartFlow
+from naiad.tools.predict.distributed.ray_pool import open_ray_pool
+from naiad.tools.predict.distributed.worker_pool import WorkerPool
 from naiad.tools.predict.files.input_files import InputFiles, find_files
 from naiad.tools.predict.files.row_formats import check_suffix
 from naiad.tools.predict.files.row_reader import Reader
@@ -18,7 +22,7 @@ from naiad.tools.predict.job_signature import RowSignature, read_signature, size
 from naiad.tools.predict.model_host import ModelEndpoint, is_address, model_folders, open_endpoint
 from naiad.tools.predict.pace import FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
-from naiad.tools.predict.row_flow import OnProgress, Pipeline, in_thread
+from naiad.tools.predict.row_flow import OnProgress, Pipeline, RecordedRows, first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.sources.folder import FILE_KEY
@@ -46,14 +50,13 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
         raise first_error(group) from None
 
 
+def _with_workers(on_progress: OnProgress, pool: WorkerPool) -> OnProgress:
+    """Return a display that also gets the number of workers."""
+    return lambda progress: on_progress(replace(progress, workers=pool.workers))
+
+
 def _ignore(progress: JobProgress) -> None:
     """Show nothing."""
-
-
-def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that ended a group of tasks."""
-    error = group.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class _Run:
@@ -68,7 +71,7 @@ class _Run:
     async def run(self) -> Summary:
         """Return when the output is in its place."""
         self._on_progress(JobProgress("load"))
-        async with open_endpoint(self._job) as endpoint:
+        async with self._open_model() as endpoint:
             config = await endpoint.config()
             signature = read_signature(self._job, await endpoint.metadata(), config)
             if hint := size_hint(self._job, signature):
@@ -104,8 +107,14 @@ class _Run:
             return facts | {"configuration of the model": str(config)}
         return facts | {"model files": file_facts(model_folders(job.target, config))}
 
+    def _open_model(self) -> AbstractAsyncContextManager[ModelEndpoint | WorkerPool]:
+        """Return where the model is executed, open for a block."""
+        if not self._job.ray:
+            return open_endpoint(self._job)
+        return open_ray_pool(self._job, self._keys())
+
     async def _complete(
-        self, endpoint: ModelEndpoint, signature: RowSignature, checkpoint: JobCheckpoint
+        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, checkpoint: JobCheckpoint
     ) -> Mapping[str, str]:
         """Execute the rows that are left; return the files that cannot be read, with the reasons."""
         job = self._job
@@ -124,14 +133,25 @@ class _Run:
         are_rows = any(each.rows for each in self._files)
         return [*self._job.keys, *([FILE_KEY] if are_rows and FILE_KEY not in self._job.keys else ())]
 
-    async def _move(self, endpoint: ModelEndpoint, signature: RowSignature, reader: Reader, output: Output) -> None:
+    async def _move(
+        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, reader: Reader, output: Output
+    ) -> None:
         done = await in_thread(reader.skip, output.rows)
         if done != output.rows:
             raise invalid_argument(f"the input has {done:,} rows, and {output.rows:,} were done; add --restart")
-        requests = ChunkRequests(endpoint, signature, self._job.timeout_s)
         limit = FailureLimit(self._job.max_failed_rows, output.rows, output.failed_rows)
+        pace = Pace(reader.total_bytes, output.rows, output.failed_rows)
+        pace.begin(time.monotonic(), reader.done_bytes)
+        flow: Pipeline | PartFlow
+        if isinstance(endpoint, WorkerPool):
+            count = RecordedRows(output, limit, pace, _with_workers(self._on_progress, endpoint))
+            flow = PartFlow(reader, endpoint, output, count, signature.max_rows, self._keys())
+        else:
+            count = RecordedRows(output, limit, pace, self._on_progress)
+            flow = Pipeline(reader, ChunkRequests(endpoint, signature, self._job.timeout_s), output, count)
         try:
-            await Pipeline(reader, requests, output, limit, self._on_progress).run()
+            await flow.run()
+            count.show()
         except BaseException:
             output.keep()
             raise

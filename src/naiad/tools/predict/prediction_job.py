@@ -1,5 +1,6 @@
 """A batch prediction: what it reads, executes and writes, how far it has come, and its result."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,18 +47,37 @@ class PredictJob:
     """Header fields (metadata over gRPC) of each request to a server, an API key for example."""
     allow_pickle: bool = False
     """Load pickles of a repository, which execute code."""
+    ray: str = ""
+    """Address of the Ray whose workers execute the model: `local`, `auto`, `HOST:PORT`, `ray://HOST:PORT`; "" for
+    this process."""
+    workers: int = 0
+    """Workers of Ray, each with the model; 0 for as many as it has CPUs or GPUs for when the job starts."""
+    worker_cpus: float = 1.0
+    """Of each worker."""
+    worker_gpus: float = 0.0
+    """Of each worker."""
 
     def check(self) -> None:
         """Raise InferError(INVALID_ARG) for a value that no model and no file can have."""
         if not self.inputs:
             raise invalid_argument("the job has no input; name files, glob patterns or folders")
-        for name, value in (("rows_per_request", self.rows_per_request), ("concurrency", self.concurrency)):
+        for name in ("rows_per_request", "concurrency", "workers"):
+            value = getattr(self, name)
             if value < 0:
                 raise invalid_argument(f"{name} is {value}; expected at least 1, or 0 for the default")
         if self.max_failed_rows is not None and self.max_failed_rows < 0:
             raise invalid_argument(f"max_failed_rows is {self.max_failed_rows}; expected 0 or more")
         if not self.timeout_s > 0:
             raise invalid_argument(f"timeout_s is {self.timeout_s:g}; expected more than 0 seconds")
+        self._check_workers()
+
+    def _check_workers(self) -> None:
+        for name in ("worker_cpus", "worker_gpus"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise invalid_argument(f"{name} is {value:g}; expected 0 or more")
+        if not self.ray and (self.workers, self.worker_cpus, self.worker_gpus) != (0, 1.0, 0.0):
+            raise invalid_argument("workers, worker_cpus and worker_gpus are for a job on Ray; name its address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,8 @@ class JobProgress:
     rows_per_s: float = 0.0
     seconds_left: float | None = None
     """None while it is unknown."""
+    workers: int = 0
+    """Workers of Ray that have loaded the model; 0 for a job in this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ the writer when its requests have been sent. Requests at the same time are limit
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_output import Output
 from naiad.tools.predict.pace import ChunkSize, FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress
@@ -28,26 +27,76 @@ _T = TypeVar("_T")
 OnProgress: TypeAlias = Callable[[JobProgress], None]
 
 
-class Pipeline:
-    """Moves all rows of a reader to an output, once."""
+class ChunkReader(Protocol):
+    """Where rows come from. Methods raise OSError and InferError."""
 
-    def __init__(
-        self, reader: Reader, requests: ChunkRequests, output: Output, limit: FailureLimit, on_progress: OnProgress
-    ) -> None:
-        self._reader = reader
-        self._requests = requests
+    def read(self, max_rows: int, max_bytes: int) -> "Chunk | None":
+        """Return the next rows; None at the end."""
+
+
+class ChunkWriter(Protocol):
+    """Where rows go to. Methods raise OSError."""
+
+    def append(self, chunk: "Chunk") -> tuple[int, list[str]]:
+        """Write a chunk whose requests have ended; return the bytes of its outputs and the reasons of failures."""
+
+
+class RowCount(Protocol):
+    """What is done about rows after they are written."""
+
+    async def add(self, rows: int, reasons: Sequence[str], done_bytes: int) -> None:
+        """Count rows, with the reasons of those that failed, and the bytes of the input up to their end.
+
+        Raises InferError to end the flow.
+        """
+
+
+class RecordedRows:
+    """Counts the rows of an output: checkpoints, the limit of failed rows, and progress."""
+
+    def __init__(self, output: Output, limit: FailureLimit, pace: Pace, on_progress: OnProgress) -> None:
         self._output = output
         self._limit = limit
+        self._pace = pace
         self._on_progress = on_progress
+        # The first rows are recorded at once: a run that is killed again and again after a resume makes progress.
+        self._recorded_s, self._interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S
+        self._shown_s = time.monotonic()
+
+    async def add(self, rows: int, reasons: Sequence[str], done_bytes: int) -> None:
+        """Count rows that are written. Raises InferError when too many have failed, and OSError."""
+        self._limit.count(rows - len(reasons), reasons)
+        now_s = time.monotonic()
+        self._pace.add(now_s, rows, len(reasons), done_bytes)
+        if now_s - self._recorded_s >= self._interval_s:
+            if self._recorded_s > 0:
+                self._interval_s = min(2 * self._interval_s, CHECKPOINT_S)
+            await in_thread(self._output.record)
+            self._recorded_s = time.monotonic()
+        if now_s - self._shown_s >= _PROGRESS_S:
+            self.show()
+            self._shown_s = now_s
+
+    def show(self) -> None:
+        """Report the progress."""
+        self._on_progress(self._pace.progress("predict"))
+
+
+class Pipeline:
+    """Moves all rows of a reader to a writer, once."""
+
+    def __init__(self, reader: ChunkReader, requests: ChunkRequests, writer: ChunkWriter, count: RowCount) -> None:
+        self._reader = reader
+        self._requests = requests
+        self._writer = writer
+        self._count = count
         signature = requests.signature
         self._size = ChunkSize(signature.max_rows, signature.concurrency)
-        self._pace = Pace(reader.total_bytes, output.rows, output.failed_rows)
         self._queue: asyncio.Queue[tuple[Chunk, list[asyncio.Task[None]]] | None]
         self._queue = asyncio.Queue(signature.concurrency + 1)
 
     async def run(self) -> None:
         """Return when all rows are written. Raises an exception group of InferError and OSError."""
-        self._pace.begin(time.monotonic(), self._reader.done_bytes)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send(tasks))
             tasks.create_task(self._write())
@@ -62,29 +111,21 @@ class Pipeline:
         await self._queue.put(None)
 
     async def _write(self) -> None:
-        # The first rows are recorded at once: a run that is killed again and again after a resume makes progress.
-        recorded_s, interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S
-        shown_s = time.monotonic()
         while (item := await self._queue.get()) is not None:
             chunk, started = item
             if started:
                 await asyncio.wait(started)
                 for task in started:
                     task.result()
-            size_bytes, reasons = await in_thread(self._output.append, chunk)
+            size_bytes, reasons = await in_thread(self._writer.append, chunk)
             self._size.learn(chunk.count, size_bytes + chunk.input_bytes)
-            self._limit.count(chunk.count - len(reasons), reasons)
-            now_s = time.monotonic()
-            self._pace.add(now_s, chunk.count, len(reasons), chunk.done_bytes)
-            if now_s - recorded_s >= interval_s:
-                if recorded_s > 0:
-                    interval_s = min(2 * interval_s, CHECKPOINT_S)
-                await in_thread(self._output.record)
-                recorded_s = time.monotonic()
-            if now_s - shown_s >= _PROGRESS_S:
-                self._on_progress(self._pace.progress("predict"))
-                shown_s = now_s
-        self._on_progress(self._pace.progress("predict"))
+            await self._count.add(chunk.count, reasons, chunk.done_bytes)
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that ended a group of tasks."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.05, 5.0
 """Before a retry; doubled each time."""
-_FATAL = (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED, ErrorCode.PERMISSION_DENIED, ErrorCode.CANCELLED)
+FATAL = (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED, ErrorCode.PERMISSION_DENIED, ErrorCode.CANCELLED)
 """Failures of the server, not of a row."""
 
 
@@ -78,7 +78,7 @@ class ChunkRequests:
 
     async def _check_fatal(self, error: InferError) -> None:
         """Raise an error that is not about rows."""
-        if error.code in _FATAL:
+        if error.code in FATAL:
             raise error
         if error.code is ErrorCode.NOT_FOUND:
             await self._endpoint.metadata()  # raises if the model is gone

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from naiad.core.errors import InferError
 from naiad.tools.predict.files.input_files import InputFiles, open_source
@@ -12,6 +13,23 @@ from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sources.row_source import RowSource
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpan:
+    """Consecutive rows of one file, as their place in it. Picklable."""
+
+    files: InputFiles
+    """For files that are rows only the files of these rows."""
+    first: int
+    """Number of the first row in its file, from 0."""
+    position: int
+    """Where that row begins, as `RowSource.seek` takes it."""
+    count: int
+    file_bytes: int
+    """Size of the file, by which another machine sees that its file is the same; of files that are rows, of all."""
+    done_bytes: int
+    """Bytes of all input files up to the end of these rows."""
 
 
 class Reader:
@@ -29,6 +47,8 @@ class Reader:
         self._job = job
         self._signature = signature
         self._source: RowSource | None = None
+        self._row = 0
+        """Number of the next row in its file."""
         self._ended_bytes = self.total_bytes = 0
         has_note = False
         for each in files:
@@ -57,16 +77,35 @@ class Reader:
         """Pass over rows of an earlier run; return how many there were. Raises OSError and InferError."""
         done = 0
         while done < count and (source := self._current()) is not None:
-            done += source.skip(count - done)
+            skipped = source.skip(count - done)
+            done += skipped
+            self._row += skipped
             if done < count:
                 self._end(source)
         return done
+
+    def pass_over(self, max_rows: int) -> FileSpan | None:
+        """Pass over the next rows, all of one file, and return where they are; None at the end.
+
+        Raises OSError and InferError.
+        """
+        while (source := self._current()) is not None:
+            files, first, position = self._files[0], self._row, source.position
+            count = source.skip(max_rows)
+            if count:
+                self._row += count
+                if files.rows:
+                    files = InputFiles(files.path, files.rows[first : first + count])
+                return FileSpan(files, first, position, count, source.total_bytes, self.done_bytes)
+            self._end(source)
+        return None
 
     def read(self, max_rows: int, max_bytes: int) -> Chunk | None:
         """Return the next rows, all of one file; None at the end. Raises OSError and InferError."""
         while (source := self._current()) is not None:
             rows = source.read(max_rows, max_bytes)
             if rows is not None:
+                self._row += rows.count
                 chunk = to_chunk(rows, self._signature.inputs, self._signature.pictures, source.path.parent)
                 chunk.done_bytes = self.done_bytes
                 return chunk
@@ -91,5 +130,6 @@ class Reader:
 
     def _end(self, source: RowSource) -> None:
         self.close()
+        self._row = 0
         del self._files[0]
         self._ended_bytes += source.total_bytes

@@ -70,6 +70,8 @@ def _cells(column: OutputColumn, count: int, tensor: ModelTensor) -> list[bytes]
 
 
 def _numbers(row: Array) -> bytes:
+    if is_finite(row):
+        return row_texts(row[np.newaxis])[0]  # as in a block in which all rows are finite
     return ",".join(str(shortest(value)) for value in row).encode()
 
 

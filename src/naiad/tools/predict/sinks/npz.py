@@ -63,6 +63,11 @@ class NpzSink:
             for index, (name, tensor) in enumerate(layout.outputs.items())
         }
 
+    @property
+    def parts(self) -> Sequence[PartFile]:
+        """The files of raw values."""
+        return self._files
+
     def problems(self, block: OutputBlock) -> dict[int, str]:
         """Return nothing: arrays can hold all rows."""
         return {}

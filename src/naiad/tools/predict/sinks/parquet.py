@@ -6,7 +6,7 @@ fails.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class ParquetSink:
         self._part = PartFile(folder, "rows.arrows", sizes)
         if not self._part.size:
             self._part.write(self._schema.serialize().to_pybytes())
+
+    @property
+    def parts(self) -> Sequence[PartFile]:
+        """The stream, whose head is the schema."""
+        return [self._part]
 
     def problems(self, block: OutputBlock) -> dict[int, str]:
         """Return the rows with strings that are no UTF-8."""
@@ -77,7 +82,7 @@ class ParquetSink:
         path = self._folder / "rows.parquet"
         with parquet.ParquetWriter(path, self._schema) as writer:
             for table in self._groups():
-                writer.write_table(table)
+                writer.write_table(table.combine_chunks())  # else pages end where blocks did
         with path.open("rb") as file:
             os.fsync(file.fileno())
         return path

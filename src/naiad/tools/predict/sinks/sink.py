@@ -33,7 +33,14 @@ def is_single(tensor: ModelTensor) -> bool:
 
 
 class Sink(Protocol):
-    """Writes rows in order. All methods raise OSError."""
+    """Writes rows in order. All methods raise OSError.
+
+    What is written for rows does not depend on how they are divided into blocks.
+    """
+
+    @property
+    def parts(self) -> "Sequence[PartFile]":
+        """The files that grow with each block, after their heads."""
 
     def problems(self, block: OutputBlock) -> dict[int, str]:
         """Return offset -> reason for rows that the format cannot hold; they become failed rows."""
@@ -81,6 +88,13 @@ class PartFile:
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    def content_from(self, offset: int) -> bytes:
+        """Return what was written from a byte on."""
+        self._file.flush()
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -91,6 +105,11 @@ class TextSink:
 
     def __init__(self, folder: Path, name: str, sizes: Mapping[str, int]) -> None:
         self.part = PartFile(folder, name, sizes)
+
+    @property
+    def parts(self) -> Sequence[PartFile]:
+        """The file."""
+        return [self.part]
 
     def problems(self, block: OutputBlock) -> dict[int, str]:
         """Return nothing: text can hold all rows."""

@@ -3,6 +3,7 @@
 import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,13 +14,14 @@ from naiad.core.tensor import Array
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
-from naiad.tools.predict.sources.csv_numbers import plain_lines, read_floats, split_cells
+from naiad.tools.predict.sources.csv_numbers import BLANK_LINES, plain_lines, read_floats, split_cells
 from naiad.tools.predict.sources.row_source import element_count, plan_columns, unreadable
 from naiad.tools.values.conversion import is_float
 from naiad.tools.values.json_values import parse_text
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 _MAX_CELL_CHARACTERS = 16 << 20
+_BYTE_ORDER_MARK = "\ufeff"
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _Block: TypeAlias = tuple[int, Mapping[str, Array], Mapping[str, Sequence[str]]]
 """Number of rows, numbers by column, and texts by column."""
@@ -33,11 +35,11 @@ class CsvSource:
         self.path = path
         self.total_bytes = path.stat().st_size
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARACTERS))
-        # Bytes that are no UTF-8 reach the model unchanged.
-        self._file = path.open("r", encoding="utf-8-sig", errors="surrogateescape", newline="")
-        self._cells = 0
-        self._ahead: deque[str] = deque()
+        self._file = _open_text(path, 0)
+        first = next(self._file, "")
+        self._ahead = deque([first.removeprefix(_BYTE_ORDER_MARK)] if first else ())
         """Lines that are read and belong to no row yet."""
+        self._done = _size(first) - sum(map(_size, self._ahead))
         self._reader = csv.reader(self._counted())
         self._row = 0
         try:
@@ -60,13 +62,32 @@ class CsvSource:
 
     @property
     def done_bytes(self) -> int:
-        """How much of the file is read, counted in characters."""
-        return min(self._cells, self.total_bytes)
+        """How much of the file is read."""
+        return self._done
+
+    @property
+    def position(self) -> int:
+        """Byte of the file at which the next line begins."""
+        return self._done
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to the row whose first line begins at a byte."""
+        self._file.close()
+        self._file = _open_text(self.path, position)
+        self._ahead.clear()
+        self._reader = csv.reader(self._counted())
+        self._done, self._row = position, row
 
     def skip(self, count: int) -> int:
-        """Pass over rows; return how many there were."""
+        """Pass over rows; return how many there were. Lines without quotes are not split into cells."""
         for done in range(count):
-            if self._next() is None:
+            line = self._line()
+            while line in BLANK_LINES:
+                line = self._line()
+            if line is not None and '"' in line:
+                self._put_back([line])
+                self._next()
+            elif line is None:
                 return done
             self._row += 1
         return count
@@ -89,9 +110,9 @@ class CsvSource:
         """Return the next rows, their numbers read as a whole; None if they need a look cell by cell."""
         if not self._floats:
             return None
-        start = self._cells
+        start = self._done
         lines: list[str] = []
-        while len(lines) < max_rows and self._cells - start < max_bytes:
+        while len(lines) < max_rows and self._done - start < max_bytes:
             line = self._line()
             if line is None:
                 break
@@ -106,15 +127,14 @@ class CsvSource:
                 cells = split_cells(rows) if others else []
                 texts = {name: [row[self._places[name]] for row in cells] for name in others}
                 return len(rows), dict(zip(names, array.T, strict=True)), texts
-        self._ahead.extendleft(reversed(lines))
-        self._cells = start
+        self._put_back(lines)
         return None
 
     def _cell_by_cell(self, max_rows: int, max_bytes: int, failures: dict[int, str]) -> _Block:
         """Return the next rows as text; a row that cannot be read is added to `failures`."""
-        start = self._cells
+        start = self._done
         table: list[list[str]] = []
-        while len(table) < max_rows and self._cells - start < max_bytes:
+        while len(table) < max_rows and self._done - start < max_bytes:
             cells = self._next()
             if cells is None:
                 break
@@ -167,8 +187,14 @@ class CsvSource:
     def _line(self) -> str | None:
         """Return the next line; None at the end."""
         line = self._ahead.popleft() if self._ahead else next(self._file, None)
-        self._cells += len(line or "")
+        if line is not None:
+            self._done += _size(line)
         return line
+
+    def _put_back(self, lines: Sequence[str]) -> None:
+        """Have these lines be the next ones again."""
+        self._ahead.extendleft(reversed(lines))
+        self._done -= sum(map(_size, lines))
 
     def _counted(self) -> Iterator[str]:
         while (line := self._line()) is not None:
@@ -187,6 +213,18 @@ class CsvSource:
                 return cells
             if cells:
                 return f"expected {self._width} cells, as in the header, got {len(cells)}"
+
+
+def _open_text(path: Path, position: int) -> TextIOWrapper:
+    """Return the text of a file from a byte on. Bytes that are no UTF-8 reach the model unchanged."""
+    file = path.open("rb")
+    file.seek(position)
+    return TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
+
+
+def _size(line: str) -> int:
+    """Return the bytes of a line in its file."""
+    return len(line) if line.isascii() else len(line.encode("utf-8", "surrogateescape"))
 
 
 def _column(tensor: ModelTensor, columns: Sequence[Sequence[str]]) -> Column:

@@ -10,7 +10,7 @@ import numpy as np
 
 from naiad.core.tensor import Array
 
-_BLANK = ("\n", "\r\n", "\r", "")
+BLANK_LINES = ("\n", "\r\n", "\r", "")
 
 
 def plain_lines(lines: Sequence[str], width: int) -> list[str] | None:
@@ -18,7 +18,7 @@ def plain_lines(lines: Sequence[str], width: int) -> list[str] | None:
     commas = width - 1
     if all(line.count(",") == commas and '"' not in line for line in lines) and width > 1:
         return list(lines)
-    found = [line for line in lines if line not in _BLANK]
+    found = [line for line in lines if line not in BLANK_LINES]
     if any(line.count(",") != commas or '"' in line for line in found):
         return None
     return found

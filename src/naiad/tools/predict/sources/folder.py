@@ -48,6 +48,15 @@ class FolderSource:
         """How much of the files is read."""
         return self._done
 
+    @property
+    def position(self) -> int:
+        """Number of the next row: it is found without reading those before."""
+        return self._row
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to a row of a source from which nothing is read yet."""
+        self.skip(row)
+
     def skip(self, count: int) -> int:
         """Pass over files."""
         count = min(count, len(self._files) - self._row)

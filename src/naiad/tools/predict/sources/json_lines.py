@@ -33,6 +33,16 @@ class JsonLinesSource:
         """How much of the file is read."""
         return self._done
 
+    @property
+    def position(self) -> int:
+        """Byte of the file at which the next line begins."""
+        return self._done
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to the line that begins at a byte."""
+        self._file.seek(position)
+        self._done, self._row = position, row
+
     def skip(self, count: int) -> int:
         """Pass over rows; return how many there were."""
         for done in range(count):

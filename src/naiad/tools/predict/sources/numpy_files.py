@@ -97,6 +97,15 @@ class NumpySource:
         """How much of the file is read, about: an archive may be compressed."""
         return self.total_bytes * self._done // self.rows if self.rows else self.total_bytes
 
+    @property
+    def position(self) -> int:
+        """Number of the next row: it is found without reading those before."""
+        return self._done
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to a row of a source from which nothing is read yet."""
+        self.skip(row)
+
     def skip(self, count: int) -> int:
         """Pass over rows; return how many there were."""
         count = min(count, self.rows - self._done)

@@ -56,6 +56,15 @@ class ParquetSource:
         """How much of the file is read, by rows."""
         return self.total_bytes * self._row // self._rows if self._rows else self.total_bytes
 
+    @property
+    def position(self) -> int:
+        """Number of the next row: it is found without reading those before."""
+        return self._row
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to a row of a source from which nothing is read yet."""
+        self.skip(row)
+
     def skip(self, count: int) -> int:
         """Pass over rows; whole row groups are not read."""
         count = min(count, self._rows - self._row)

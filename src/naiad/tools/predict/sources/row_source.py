@@ -32,6 +32,13 @@ class RowSource(Protocol):
     def done_bytes(self) -> int:
         """How much of `total_bytes` is read."""
 
+    @property
+    def position(self) -> int:
+        """Where the next row begins, for `seek` of another source of the same file."""
+
+    def seek(self, position: int, row: int) -> None:
+        """Go to the row with this number in the file, which begins at `position`. Raises OSError and InferError."""
+
     def skip(self, count: int) -> int:
         """Pass over rows without converting them; return how many there were. Raises OSError and InferError."""
 
