@@ -11,6 +11,11 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
 from naiad.client import InferError, connect
+from naiad.client.data_frames import to_frame, to_inputs
+from naiad.config.features import Features
+from naiad.core.datatype import DataType
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import TensorSpec
 from support.server_process import ServerProcess
 
 DATA = load_breast_cancer(as_frame=True)
@@ -100,3 +105,54 @@ def test_client_takes_frames_arrays_and_records(server, files, protocol):
         assert client.infer("cancer", FRAME.to_numpy()[0])["predict_proba"].shape == (1, 2)
         with pytest.raises(InferError, match="'mean area'"):
             client.infer("named", shuffled.drop(columns="mean area"))
+
+
+MATRIX = ModelMetadata("m", ("1",), "p", [TensorSpec("X", DataType.FP32, (-1, 2))], [])
+NAMED = Features(("age", "city"), {"city": ["Oslo", "Rome"]}, null_is_nan=True)
+SMALL = pandas.DataFrame({"city": ["Rome", "Oslo"], "age": [3, 4]})
+
+
+class OwnFrame(pandas.DataFrame):
+    """A frame of another package, as of geopandas."""
+
+
+@pytest.mark.parametrize("rows", [SMALL.iloc[0], OwnFrame(SMALL[:1]), SMALL[:1]])
+def test_rows_of_pandas_are_read_by_name(rows):
+    assert to_inputs(rows, MATRIX, NAMED)["X"].tolist() == [[3, 1]]
+
+
+def test_missing_values_of_pandas_are_nan():
+    frame = pandas.DataFrame(
+        {"age": pandas.array([1, None], "Int64"), "city": pandas.array([None, "Rome"], "string")}
+    )
+    np.testing.assert_array_equal(to_inputs(frame, MATRIX, NAMED)["X"], [[1, np.nan], [np.nan, 1]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (pandas.DataFrame([[1, 2, 3]], columns=["age", "age", "city"]), "two columns with the name 'age'"),
+        (SMALL["age"], "the Series has '0', '1', the model takes 'age', 'city'"),
+        (SMALL.iloc[0].rename({"age": "years"}), "the Series has 'city', 'years', the model takes 'age', 'city'"),
+        (
+            pandas.DataFrame({"age": pandas.to_datetime(["2026-01-01"]), "city": ["Rome"]}),
+            "column 'age' has values of",
+        ),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused(rows, text):
+    with pytest.raises(InferError, match=text):
+        to_inputs(rows, MATRIX, NAMED)
+
+
+def test_column_of_a_frame_is_the_only_feature():
+    one = ModelMetadata("m", ("1",), "p", [TensorSpec("X", DataType.FP32, (-1, 1))], [])
+    assert to_inputs(SMALL["age"], one, Features(("age",)))["X"].tolist() == [[3], [4]]
+
+
+def test_outputs_keep_their_columns():
+    found = to_frame({"Y": np.zeros((0, 2)), "T": np.zeros((0, 1))}, SMALL[:0])
+    assert list(found.columns) == ["Y_0", "Y_1", "T"]
+    assert to_frame({"T": np.array([[b"\xff"]], object)}, SMALL[:1])["T"].tolist() == [b"\xff"]
+    with pytest.raises(InferError, match="two outputs make a column 'Y_0'"):
+        to_frame({"Y": np.ones((1, 2)), "Y_0": np.ones((1, 1))}, SMALL[:1])

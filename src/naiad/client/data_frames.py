@@ -3,6 +3,8 @@
 pandas is optional: its frames are recognized by their class, and are made only for a caller that sent one.
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +21,14 @@ WHERE = "the rows"
 
 def is_frame(rows: object) -> bool:
     """Return whether rows are a pandas DataFrame."""
-    return type(rows).__module__.partition(".")[0] == "pandas" and type(rows).__name__ == "DataFrame"
+    return _is_pandas(rows, "DataFrame")
+
+
+def _is_pandas(value: object, name: str) -> bool:
+    """Return whether a value is of a class of pandas, or of one that inherits from it."""
+    return any(
+        each.__name__ == name and each.__module__.partition(".")[0] == "pandas" for each in type(value).__mro__
+    )
 
 
 def to_inputs(
@@ -32,13 +41,13 @@ def to_inputs(
     specs = {spec.name: spec for spec in metadata.inputs}
     required = [spec for name, spec in specs.items() if name not in optional]
     only = required[0] if len(required) == 1 else None
-    columns = _columns(rows)
+    columns = _columns(rows, features.names or [spec.name for spec in required])
     if columns is None:
         if only is None:
             raise invalid_argument(
                 f"the model has the inputs {_listed(specs)}: send a dictionary with an array for each, or a DataFrame"
             )
-        return {only.name: _tensor(only, np.asarray(rows))}
+        return {only.name: _tensor(only, _array(rows, WHERE))}
     if only is not None and only.name not in columns and (features.names or is_frame(rows)):
         return {only.name: _matrix(only, columns, features)}
     missing = [spec.name for spec in required if spec.name not in columns]
@@ -46,14 +55,23 @@ def to_inputs(
     if missing or unknown:
         what = f"have no {_listed(missing)}" if missing else f"have {_listed(unknown)}, which is no input"
         raise invalid_argument(f"{WHERE} {what}; they have {_listed(columns)}, the model takes {_listed(specs)}")
-    return {name: _tensor(specs[name], np.asarray(values)) for name, values in columns.items()}
+    return {name: _tensor(specs[name], _array(values, f"'{excerpt(name)}'")) for name, values in columns.items()}
 
 
-def _columns(rows: object) -> dict[str, Any] | None:
-    """Return values by name; None for rows without names."""
+def _columns(rows: object, wanted: Sequence[str]) -> dict[str, Any] | None:
+    """Return values by name; None for rows without names. `wanted` are the features or inputs of the model."""
     if is_frame(rows):
         frame: Any = rows
-        return {str(name): frame[name].to_numpy() for name in frame.columns}
+        names = [str(name) for name in frame.columns]
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise invalid_argument(f"{WHERE} have two columns with the name {_listed(twice)}: rename one")
+        return {name: frame.iloc[:, place].to_numpy() for place, name in enumerate(names)}
+    if _is_pandas(rows, "Series"):
+        return _series(rows, wanted)
+    if hasattr(rows, "columns") or hasattr(rows, "column_names"):
+        raise invalid_argument(
+            f"{WHERE} are a {type(rows).__module__}.{type(rows).__name__}: send its to_pandas(), or a dictionary"
+        )
     if isinstance(rows, Mapping):
         return {str(name): values for name, values in rows.items()}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
@@ -61,8 +79,33 @@ def _columns(rows: object) -> dict[str, Any] | None:
         for number, row in enumerate(rows):
             if not isinstance(row, Mapping) or (list(row) != names and set(row) != set(names)):
                 raise invalid_argument(f"row {number} has other names than row 0, which has {_listed(names)}")
-        return {str(name): np.asarray([row[name] for row in rows]) for name in names}
+        return {str(name): _array([row[name] for row in rows], f"'{excerpt(str(name))}'") for name in names}
     return None
+
+
+def _series(series: Any, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return a row of a frame by its labels, or values for the only input."""
+    labels = [str(label) for label in series.index]
+    if set(wanted) <= set(labels) and len(set(labels)) == len(labels):
+        return dict(zip(labels, ([value] for value in series.tolist()), strict=True))
+    if len(wanted) == 1:
+        return {wanted[0]: series.to_numpy()}
+    raise invalid_argument(f"the Series has {_listed(labels)}, the model takes {_listed(wanted)}")
+
+
+def _array(values: object, where: str) -> Array:
+    """Return values as an array. Raises InferError for those that are none, or hide some of them."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise invalid_argument(f"{where}: lists of different lengths make no array: {error}") from None
+    if array.ndim == 0 and array.dtype.kind == "O":
+        raise invalid_argument(
+            f"{where}: a {type(values).__name__} is no array; send a DataFrame, a list, a dictionary or an array"
+        )
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise invalid_argument(f"{where}: values are masked; choose others for them with filled()")
+    return array
 
 
 def _matrix(spec: TensorSpec, columns: Mapping[str, Any], features: Features) -> Array:
@@ -73,8 +116,10 @@ def _matrix(spec: TensorSpec, columns: Mapping[str, Any], features: Features) ->
             raise invalid_argument(
                 f"{WHERE} have {len(columns)} columns ({_listed(columns)}), input '{spec.name}' takes {width}"
             )
+        _check_lengths(columns)
         return _tensor(spec, np.stack([_numbers(name, values) for name, values in columns.items()], axis=-1))
     places = features.columns(list(columns), WHERE)
+    _check_lengths(columns)
     found = []
     for name, place in zip(features.names, places, strict=True):
         values = columns[place]
@@ -84,15 +129,31 @@ def _matrix(spec: TensorSpec, columns: Mapping[str, Any], features: Features) ->
     return _tensor(spec, np.stack(found, axis=-1))
 
 
+def _check_lengths(columns: Mapping[str, Any]) -> None:
+    counts = {name: np.shape(values)[:1] for name, values in columns.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"'{excerpt(name)}' {count[0] if count else 'no list'}" for name, count in counts.items())
+        raise invalid_argument(f"the columns have different numbers of rows: {excerpt(listed)}")
+
+
 def _plain(value: Any) -> Any:
+    if type(value).__name__ in ("NAType", "NaTType"):  # pandas' missing values, which compare with nothing
+        return None
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _numbers(name: str, values: Any) -> Array:
+    array = np.asarray(values)
+    _check_numbers(f"column '{excerpt(name)}'", array)
     try:
-        return np.asarray(values, np.float64) if np.asarray(values).dtype == object else np.asarray(values)
+        return array.astype(np.float64) if array.dtype == object else array
     except (TypeError, ValueError) as error:
         raise invalid_argument(f"column '{excerpt(name)}' is no column of numbers: {error}") from None
+
+
+def _check_numbers(what: str, array: Array) -> None:
+    if array.dtype.kind in "mMc":
+        raise invalid_argument(f"{what} has values of {array.dtype}, which are no numbers of a model: convert them")
 
 
 def _tensor(spec: TensorSpec, array: Array) -> Array:
@@ -113,10 +174,12 @@ def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
 def _converted(spec: TensorSpec, array: Array) -> Array:
     if spec.datatype is DataType.BYTES or from_numpy(array.dtype) is spec.datatype:
         return array
+    _check_numbers(f"input '{excerpt(spec.name)}'", array)
     try:
         if array.dtype == object:
             array = array.astype(np.float64)
-        converted = array.astype(spec.datatype.numpy)
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = array.astype(spec.datatype.numpy)
     except (TypeError, ValueError) as error:
         raise invalid_argument(f"input '{excerpt(spec.name)}' takes {spec.datatype.value}: {error}") from None
     if converted.dtype.kind in "iub" and not np.array_equal(converted, array):
@@ -124,6 +187,8 @@ def _converted(spec: TensorSpec, array: Array) -> Array:
             f"input '{excerpt(spec.name)}' takes {spec.datatype.value}, and values of {array.dtype} would change: "
             "convert the array"
         )
+    if array.dtype.kind in "iuf" and np.isinf(converted).sum() > np.isinf(array).sum():
+        raise invalid_argument(f"input '{excerpt(spec.name)}': a value is out of the range of {spec.datatype.value}")
     return converted
 
 
@@ -138,11 +203,13 @@ def to_frame(outputs: Mapping[str, Array], like: Any) -> Any:
             raise invalid_argument(
                 f"output '{name}' has the shape {list(array.shape)} for {len(like)} rows: send the rows as arrays"
             )
-        flat = array.reshape(len(array), -1)
-        if flat.shape[1] == 1:
-            columns[name] = flat[:, 0]
-        else:
-            columns |= {f"{name}_{number}": flat[:, number] for number in range(flat.shape[1])}
+        flat = array.reshape(len(array), math.prod(array.shape[1:]))
+        is_single = flat.shape[1] == 1
+        for number in range(flat.shape[1]):
+            column = name if is_single else f"{name}_{number}"
+            if column in columns:
+                raise invalid_argument(f"two outputs make a column '{column}': name one of them in outputs=")
+            columns[column] = flat[:, number]
     return pandas.DataFrame(columns, index=like.index)
 
 
@@ -150,8 +217,16 @@ def _decoded(array: Array) -> Array:
     if array.dtype != object:
         return array
     texts = np.empty(array.size, object)
-    texts[:] = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in array.flat]
+    texts[:] = [_text(each) for each in array.flat]
     return texts.reshape(array.shape)
+
+
+def _text(value: Any) -> Any:
+    """Return bytes as text, and as bytes if they are none."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _listed(names: Any) -> str:

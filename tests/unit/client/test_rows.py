@@ -60,3 +60,43 @@ def test_missing_texts_are_refused_with_a_way_out(missing, kind):
     ):
         encode_tensors({"city": np.array(["Oslo", missing], dtype)})
     assert encode_tensors({"city": np.array(["Oslo", b"Rome"], object)})[0][0].datatype is DataType.BYTES
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([[1, 2], [3]], "the rows: lists of different lengths make no array"),
+        ([{"age": [1, 2], "city": 1}, {"age": [1], "city": 1}], "'age': lists of different lengths make no array"),
+        ({"age": [1, 2], "city": ["Oslo"]}, "the columns have different numbers of rows: 'age' 2, 'city' 1"),
+        (None, "the rows: a NoneType is no array; send"),
+        ({1, 2}, "the rows: a set is no array; send"),
+        (np.ma.masked_array([[1.0, 2.0]], [[True, False]]), "the rows: values are masked"),
+        (np.array([["2026-01-01", "2026-01-02"]], "M8[s]"), r"input 'X' has values of datetime64\[s\]"),
+        ({"age": np.array([1], "m8[s]"), "city": ["Oslo"]}, r"column 'age' has values of timedelta64\[s\]"),
+        (np.array([[1j, 2]]), "input 'X' has values of complex128"),
+        (np.array([[1e300, 2]]), "input 'X': a value is out of the range of FP32"),
+        (np.array([[70000, 2]]), None),
+    ],
+)
+def test_rows_that_are_no_numbers_are_refused(rows, text):
+    if text is None:
+        assert to_inputs(rows, MATRIX, NAMES)["X"].tolist() == [[70000, 2]]
+        return
+    with pytest.raises(InferError, match=text):
+        to_inputs(rows, MATRIX, NAMES)
+
+
+def test_text_alone_is_an_input_of_text():
+    prompt = metadata(("text_input", DataType.BYTES, (1,)))
+    assert to_inputs("a cup", prompt, Features())["text_input"].tolist() == ["a cup"]
+
+
+def test_tables_of_other_packages_are_refused():
+    class Table:
+        column_names = ("city", "age")
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([[1.0, 2.0]])
+
+    with pytest.raises(InferError, match=r"the rows are a \S+Table: send its to_pandas\(\), or a dictionary"):
+        to_inputs(Table(), MATRIX, NAMES)

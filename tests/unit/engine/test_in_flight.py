@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.engine.in_flight import InFlight
+from naiad.engine.views.in_flight import InFlight
 
 
 @pytest.mark.parametrize(("held", "pending", "count"), [(None, 3, 9), (SimpleNamespace(count=4), 7, 13)])

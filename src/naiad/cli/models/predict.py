@@ -165,7 +165,8 @@ def summary_text(summary: Summary, model: str) -> str:
         f"output: {summary.output}",
     ]
     if summary.failed_rows:
-        lines.append(f"{summary.failed_rows:,} rows failed; the reasons: {summary.rejected}")
+        what = "row" if summary.failed_rows == 1 else "rows"
+        lines.append(f"{summary.failed_rows:,} {what} failed; the reasons: {summary.rejected}")
     lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]
     return "\n".join([*lines, "", f"next: {_next(summary)}"])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from naiad.client.connecting import ConnectionFailedError, Connector, parse_address
-from naiad.client.http1 import Http1Pool
+from naiad.client.transport.http1 import Http1Pool
 from naiad.core.errors import InferError, unavailable
 from naiad.files.temporary import OwnDirectory
 from naiad.integrations.ray.queue_scaling import PENDING

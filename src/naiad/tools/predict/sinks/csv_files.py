@@ -10,7 +10,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 from naiad.tools.predict.rows.row_outputs import OutputBlock, OutputColumn
-from naiad.tools.predict.sinks.sink import Layout, TextSink
+from naiad.tools.predict.sinks.sink import Layout, TextSink, check_names
 from naiad.tools.predict.sinks.texts import is_finite, json_rows, number_texts, plain, row_texts, shortest
 from naiad.tools.values.tensor import ModelTensor
 
@@ -23,13 +23,15 @@ class CsvSink(TextSink):
     """Numbers of an output are columns `NAME_0`, `NAME_1` and so on; single values have the column `NAME`."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int], layout: Layout) -> None:
+        """Raises InferError for two columns of one name."""
+        names = [layout.row_name, *layout.keys]
+        for name, tensor in layout.outputs.items():
+            width = _width(tensor)
+            names += [name] if width <= 1 else [f"{name}_{index}" for index in range(width)]
+        check_names(names)
         super().__init__(folder, "rows.csv", sizes)
         self._layout = layout
         if not self.part.size:
-            names = [layout.row_name, *layout.keys]
-            for name, tensor in layout.outputs.items():
-                width = _width(tensor)
-                names += [name] if width <= 1 else [f"{name}_{index}" for index in range(width)]
             self.part.write(b",".join(_quoted(name.encode()) for name in names) + b"\n")
 
     def append(self, block: OutputBlock) -> None:

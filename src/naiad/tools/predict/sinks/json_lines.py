@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from naiad.tools.predict.rows.row_outputs import OutputBlock
-from naiad.tools.predict.sinks.sink import Layout, TextSink, is_single
+from naiad.tools.predict.sinks.sink import Layout, TextSink, check_names, is_single
 from naiad.tools.predict.sinks.texts import json_rows, key_texts
 
 
@@ -14,9 +14,11 @@ class JsonLinesSink(TextSink):
     """Writes `{"row":0,"KEY":...,"OUTPUT":...}`."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int], layout: Layout) -> None:
+        """Raises InferError for two members of one name."""
+        names = [layout.row_name, *layout.keys, *layout.outputs]
+        check_names(names)
         super().__init__(folder, "rows.jsonl", sizes)
         self._layout = layout
-        names = [layout.row_name, *layout.keys, *layout.outputs]
         members = b",".join(orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names)
         self._line = b"{" + members + b"}\n"
 

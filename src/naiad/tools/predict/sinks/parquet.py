@@ -15,7 +15,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 from naiad.tools.predict.rows.row_outputs import OutputBlock, OutputColumn
-from naiad.tools.predict.sinks.sink import Layout, PartFile, is_single
+from naiad.tools.predict.sinks.sink import Layout, PartFile, check_names, is_single
 from naiad.tools.predict.sinks.texts import key_value, nested, plain
 from naiad.tools.predict.sources.parquet import pyarrow
 from naiad.tools.values.tensor import ModelTensor
@@ -29,7 +29,8 @@ class ParquetSink:
     """Writes a stream and, at the end, the file."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int], layout: Layout) -> None:
-        """Raises InferError if pyarrow is missing."""
+        """Raises InferError if pyarrow is missing, and for two columns of one name."""
+        check_names([layout.row_name, *layout.keys, *layout.outputs])
         self._folder = folder
         self._layout = layout
         self._arrow = pa = pyarrow(folder)

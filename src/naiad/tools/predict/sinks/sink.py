@@ -1,12 +1,13 @@
 """What all formats of the output have in common: files that only grow, so that a checkpoint is a list of sizes."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from naiad.core.errors import internal
+from naiad.core.errors import internal, invalid_argument
 from naiad.tools.predict.rows.row_outputs import OutputBlock
 from naiad.tools.values.tensor import ModelTensor
 
@@ -25,6 +26,16 @@ class Layout:
         while name in self.keys or name in self.outputs:
             name = f"_{name}"
         return name
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise InferError(INVALID_ARG) if two columns of the output would have one name: readers keep one of them."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise invalid_argument(
+                f"the output would have {count} columns with the name '{name}'; choose others with --key "
+                "and --outputs"
+            )
 
 
 def is_single(tensor: ModelTensor) -> bool:

@@ -40,6 +40,9 @@ class CsvSource:
         self._ahead = deque([first.removeprefix(_BYTE_ORDER_MARK)] if first else ())
         """Lines that are read and belong to no row yet."""
         self._done = _size(first) - sum(map(_size, self._ahead))
+        self._lines = 0
+        self._is_at_end = False
+        """Whether the reader of cells has asked for a line after the last one."""
         self._reader = csv.reader(self._counted())
         self._row = 0
         try:
@@ -77,6 +80,7 @@ class CsvSource:
         self._ahead.clear()
         self._reader = csv.reader(self._counted())
         self._done, self._row = position, row
+        self._is_at_end = False
 
     def skip(self, count: int) -> int:
         """Pass over rows; return how many there were. Lines without quotes are not split into cells."""
@@ -148,6 +152,11 @@ class CsvSource:
         """Close the file."""
         self._file.close()
 
+    def _more(self, first: int) -> str:
+        """Return how many lines a row has that cannot be read; "" for one."""
+        count = self._lines - first
+        return f", after {count} lines; a quote at their begin is not closed" if count > 1 else ""
+
     def _float_columns(self) -> dict[str, bool]:
         """Return the columns that are elements of floating-point inputs -> whether an empty cell is NaN."""
         found: dict[str, bool] = {}
@@ -198,17 +207,22 @@ class CsvSource:
 
     def _counted(self) -> Iterator[str]:
         while (line := self._line()) is not None:
+            self._lines += 1
             yield line
+        self._is_at_end = True
 
     def _next(self) -> list[str] | str | None:
         """Return the cells of the next row, or why it has none; None at the end."""
+        first = self._lines
         while True:
             try:
                 cells = next(self._reader, None)
             except csv.Error as error:
-                return f"not a row of a .csv file: {error}"
+                return f"not a row of a .csv file: {error}{self._more(first)}"
             if cells is None:
                 return None
+            if self._is_at_end:  # A row that ends with its line needs no line after it.
+                return f"not a row of a .csv file: the file ends within a quoted cell{self._more(first)}"
             if len(cells) == self._width:
                 return cells
             if cells:
@@ -241,6 +255,8 @@ def _numbers(tensor: ModelTensor, columns: Sequence[Sequence[str]]) -> Column | 
     """Return plain numbers as one array; None if a cell is something else."""
     if tensor.datatype is DataType.BOOL or _dims(tensor, len(columns)) is None:
         return None
+    if not all(_is_plain("".join(column)) for column in columns):
+        return None
     try:
         if is_float(tensor.datatype):
             arrays = [np.fromiter(map(float, column), np.float64, len(column)) for column in columns]
@@ -249,6 +265,11 @@ def _numbers(tensor: ModelTensor, columns: Sequence[Sequence[str]]) -> Column | 
     except (ValueError, OverflowError):
         return None
     return _stacked(tensor, arrays)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a text has nothing that only Python reads as a number: `1_000`, digits of other scripts."""
+    return "_" not in text and text.isascii()
 
 
 def _dims(tensor: ModelTensor, count: int) -> list[int] | None:
@@ -289,7 +310,7 @@ def _string(text: str) -> bytes:
 def _number(text: str) -> Any:
     if not text.strip():
         return None
-    for convert in (int, float):
+    for convert in (int, float) if _is_plain(text) else ():
         try:
             return convert(text)
         except ValueError:

@@ -1,5 +1,6 @@
 """What all formats have in common: a stream of rows, and which column of a file is which input."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,7 +152,14 @@ def plan_columns(job: PredictJob, signature: RowSignature, path: Path, columns: 
                 f"--column COLUMN={name}"
             )
     dims = {name: signature.inputs[name].dims for name, names in inputs.items() if len(names) > 1}
-    return ColumnPlan(inputs, job.keys, _codes(features, inputs), dims, note)
+    plan = ColumnPlan(inputs, job.keys, _codes(features, inputs), dims, note)
+    counts = Counter(columns)
+    for column in plan.columns:
+        if counts[column] > 1:
+            raise invalid_argument(
+                f"{path}: {counts[column]} columns have the name '{column}', and one is needed; rename all but one"
+            )
+    return plan
 
 
 def order_note(path: Path, name: str, columns: Sequence[str]) -> str:

@@ -200,6 +200,18 @@ def test_row_numbers_never_hide_an_output(tmp_path: Path) -> None:
         assert found["row"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("keys", [["N"], ["id", "id"], ["Y_0"]])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str, keys: list[str]) -> None:
+    outputs = {name: OUTPUTS[name] for name in ("Y", "N")}
+    if keys == ["Y_0"] and suffix != ".csv":
+        assert written(tmp_path, suffix, outputs, keys=keys).exists()
+        return
+    with pytest.raises(InferError, match=f"the output would have 2 columns with the name '{keys[0]}'; choose others"):
+        written(tmp_path, suffix, outputs, keys=keys)
+    assert not list(tmp_path.iterdir())
+
+
 def test_unknown_suffixes_are_rejected() -> None:
     with pytest.raises(InferError, match=r"suffix '\.txt'"):
         check_suffix("out.txt")

@@ -1,5 +1,6 @@
 """Files to tensors: every format, rows that do not fit, and files that cannot."""
 
+import csv
 import json
 from base64 import b64encode
 from dataclasses import replace
@@ -203,6 +204,52 @@ def test_csv_rows_of_another_width_fail(tmp_path: Path) -> None:
     found = chunks(save(tmp_path / "in.csv", "TEXT,n\na,1\nb\nc,2\n"), signature(TEXT), skip=1)
     assert values(found, "TEXT") == [None, [b"c"]]
     assert "expected 2 cells" in reasons(found)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [('TEXT\na\n"b\nc\nd\n', ", after 3 lines"), ('n,TEXT\n1,a\n2,"b', "cell")]
+)
+def test_csv_quote_without_end_is_a_failed_row(tmp_path: Path, text: str, lines: str) -> None:
+    path = save(tmp_path / "in.csv", text)
+    for skip in (0, 1):
+        found = chunks(path, signature(TEXT), skip=skip)
+        assert values(found, "TEXT") == [[b"a"], None][skip:]
+        assert "the file ends within a quoted cell" in reasons(found)[1]
+        assert lines in reasons(found)[1]
+
+
+def test_csv_long_cell_names_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = csv.field_size_limit()
+    monkeypatch.setattr(csv_files, "_MAX_CELL_CHARACTERS", 100)
+    try:
+        csv.field_size_limit(100)
+        found = chunks(save(tmp_path / "in.csv", 'TEXT\n"' + "word\n" * 30 + "b\n"), signature(TEXT), rows=99)
+    finally:
+        csv.field_size_limit(limit)
+    assert "field larger than field limit (100), after 21 lines; a quote" in reasons(found)[0]
+    assert values(found, "TEXT")[1:] == [[b"word"]] * 9 + [[b"b"]]
+
+
+@pytest.mark.parametrize("kind", [DataType.INT32, DataType.FP32])
+def test_csv_numbers_are_ascii_digits(tmp_path: Path, kind: DataType) -> None:
+    found = chunks(
+        save(tmp_path / "in.csv", "A\n1_000\n\uff11\uff12\n 7 \n+3\n"), signature({"A": (kind, (1,))}), rows=9
+    )
+    assert values(found, "A") == [None, None, [7], [3]]
+    assert "value 0 is '1_000'; expected " in reasons(found)[0]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [["A_0", "A_1", "A_1", "B"], ["A_0", "A_1", "B", "id", "id"]])
+def test_columns_of_one_name_are_refused(tmp_path: Path, suffix: str, names: list[str]) -> None:
+    path = tmp_path / f"in.{suffix}"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    save(tmp_path / "in.csv", f"{','.join(names)}\n{','.join('1' for _ in names)}\n")
+    parquet.write_table(parquet.pa.table([[1]] * len(names), names=names), tmp_path / "in.parquet")
+    with pytest.raises(InferError, match=r"in\.\w+: 2 columns have the name '(A_1|id)', and one is needed"):
+        chunks(path, signature(PAIR), keys=("id",) if "id" in names else ())
+    if "id" in names:
+        assert values(chunks(path, signature(PAIR)), "B") == [[1]]
 
 
 def test_large_unsigned_integers_stay_exact(tmp_path: Path) -> None:
