@@ -243,9 +243,9 @@ def test_csv_numbers_are_ascii_digits(tmp_path: Path, kind: DataType) -> None:
 @pytest.mark.parametrize("names", [["A_0", "A_1", "A_1", "B"], ["A_0", "A_1", "B", "id", "id"]])
 def test_columns_of_one_name_are_refused(tmp_path: Path, suffix: str, names: list[str]) -> None:
     path = tmp_path / f"in.{suffix}"
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     save(tmp_path / "in.csv", f"{','.join(names)}\n{','.join('1' for _ in names)}\n")
-    parquet.write_table(parquet.pa.table([[1]] * len(names), names=names), tmp_path / "in.parquet")
+    parquet.write_table(pa.table([[1]] * len(names), names=names), tmp_path / "in.parquet")
     with pytest.raises(InferError, match=r"in\.\w+: 2 columns have the name '(A_1|id)', and one is needed"):
         chunks(path, signature(PAIR), keys=("id",) if "id" in names else ())
     if "id" in names:
