@@ -10,8 +10,8 @@ the p99 of the most popular models. These are loaded before the clock starts and
 others cost them. Then a server that has only these, loaded at start, gets requests for them. The CPU of the server
 for each load, with the requests that wait for it, says more than times do on a machine that has other work.
 
-With `--flags=--backend-config=onnxruntime,prepared-models-bytes=20GB --own-files` each model has a prepared form of its
-own, and NAIAD_CACHE says where.
+With `--flags=--backend-config=onnxruntime,prepared-models-bytes=20GB --own-files` each model has a prepared form of
+its own, in $NAIAD_CACHE.
 
     python -m bench.on_demand --first-answer --models 40 --megabytes 0.05
 
