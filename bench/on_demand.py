@@ -10,6 +10,9 @@ the p99 of the most popular models. These are loaded before the clock starts and
 others cost them. Then a server that has only these, loaded at start, gets requests for them. The CPU of the server
 for each load, with the requests that wait for it, says more than times do on a machine that has other work.
 
+With `--flags=--backend-config=onnxruntime,prepared-models-bytes=20GB --own-files` each model has a prepared form of
+its own, in $NAIAD_CACHE.
+
     python -m bench.on_demand --first-answer --models 40 --megabytes 0.05
 
 measures instead the first answer of each cold model beside a bare `onnxruntime.InferenceSession` of the same file.
@@ -52,8 +55,13 @@ _STAYS = 'parameters { key: "min_residence_s" value { string_value: "86400" } }'
 _ROW = {"X": np.ones((1, 4), np.float32)}
 
 
-def write_models(root: Path, count: int, megabytes: float, popular: int = _POPULAR) -> list[str]:
-    """Write models with weights of this size, which are one file, and return their names; the `popular` ones stay."""
+def write_models(
+    root: Path, count: int, megabytes: float, popular: int = _POPULAR, *, are_one_file: bool = True
+) -> list[str]:
+    """Write models with weights of this size, and return their names; the `popular` ones stay.
+
+    `are_one_file`: they are links to one file, which also have one prepared form.
+    """
     size = max(1, int((megabytes * 1e6 / 4) ** 0.5))
     nodes = [helper.make_node("MatMul", ["X", "first"], ["H"]), helper.make_node("MatMul", ["H", "second"], ["Y"])]
     rng = np.random.default_rng(0)
@@ -76,7 +84,8 @@ def write_models(root: Path, count: int, megabytes: float, popular: int = _POPUL
         target.parent.mkdir(parents=True)
         if name in names[:popular]:
             (root / name / "config.pbtxt").write_text(_STAYS)
-        if name == names[0]:
+        if name == names[0] or not are_one_file:
+            proto.doc_string = name
             onnx.save(proto, target)
         else:
             os.link(root / names[0] / "1" / "model.onnx", target)
@@ -283,6 +292,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the popularity")
     parser.add_argument("--flags", action="append", default=[], help="of the servers")
+    parser.add_argument("--own-files", action="store_true", help="of all models, instead of links to one file")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--first-answer", action="store_true", help="measure the first answers of cold models instead")
     kind.add_argument("--race", action="store_true", help="have each client ask for all models once instead")
@@ -290,10 +300,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         if options.first_answer or options.race:
-            names = write_models(root, options.models, options.megabytes, popular=0)
+            names = write_models(
+                root, options.models, options.megabytes, popular=0, are_one_file=not options.own_files
+            )
             print(json.dumps(measure_cold(root, names, options), indent=2))
             return
-        names = write_models(root, options.models, options.megabytes)
+        names = write_models(root, options.models, options.megabytes, are_one_file=not options.own_files)
         found = measure_on_demand(root, names, options)
         found["p99_popular_at_start_ms"] = round(measure_at_start(root, names[:_POPULAR], options), 2)
     print(json.dumps(found, indent=2))

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 CHECK_S = 0.25
 """Interval of the decisions."""
+_IDLE_S = 1.0
+"""Between looks for a rollout to decide about: an idle server sleeps."""
 
 CountRollouts = Callable[[], Awaitable[Mapping[str, RolloutCounts]]]
 """Returns the counts of all processes, by the keys of the models. May raise InferError."""
@@ -56,9 +58,14 @@ class RolloutKeeper:
         """Decide periodically, until cancelled."""
         await keep_running_task("deciding about rollouts", self._decide_regularly)
 
+    @property
+    def pause_s(self) -> float:
+        """The time until the next check."""
+        return CHECK_S if self._watches else _IDLE_S
+
     async def _decide_regularly(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_S)
+            await asyncio.sleep(self.pause_s)
             try:
                 await self.check()
             except InferError as error:

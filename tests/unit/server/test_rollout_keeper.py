@@ -166,3 +166,13 @@ def test_engine_of_one_process_applies_at_once() -> None:
         engine.rollout_commands.broadcast("m", each, outcomes.append)
     assert outcomes[:2] == [None, None]
     assert outcomes[2] is not None
+
+
+def test_keeper_without_guards_looks_less_often() -> None:
+    kept = Kept(weight=50)
+    kept.check()
+    assert kept.keeper.pause_s == 1.0
+    guarded = Kept(weight=50, guard={"min_requests": 10, "max_error_rate": 0.1})
+    guarded.scene.send(1)
+    guarded.check()
+    assert guarded.keeper.pause_s == 0.25

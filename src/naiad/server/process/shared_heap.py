@@ -10,7 +10,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Mapping
 
-from naiad.options.options import OnDemandOptions
+from naiad.options.on_demand_options import OnDemandOptions
 
 _log = logging.getLogger(__name__)
 

@@ -57,15 +57,15 @@ class PreparedFolder:
             manifest = _read_manifest(folder)
             if manifest is None:
                 return None
-            whole = all(self._digests.digest(folder / name) == digest for name, digest in manifest["files"].items())
-            os.utime(folder / _MANIFEST)  # its last use
+            notes = manifest["notes"]
+            if all(self._digests.digest(folder / name) == digest for name, digest in manifest["files"].items()):
+                os.utime(folder / _MANIFEST)  # its last use
+                return PreparedForm(folder, notes)
+            _log.warning("the prepared model %s is damaged and is removed", folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("the prepared model %s cannot be used: %s", folder, error)
-            whole = False
-        if not whole:
-            self.remove(key)
-            return None
-        return PreparedForm(folder, manifest["notes"])
+        self.remove(key)
+        return None
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
