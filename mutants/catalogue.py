@@ -840,8 +840,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="first_rows_recorded",
         file="src/naiad/tools/predict/row_flow.py",
-        text="        recorded_s, interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S\n",
-        replacement="        recorded_s, interval_s = time.monotonic(), CHECKPOINT_S\n",
+        text="        self._recorded_s, self._interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S\n",
+        replacement="        self._recorded_s, self._interval_s = time.monotonic(), CHECKPOINT_S\n",
         tests=("integration/test_predict_robustness.py",),
         harm="a batch prediction that is killed often makes no progress",
     ),

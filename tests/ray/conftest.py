@@ -1,4 +1,4 @@
-"""One Ray for the tests of a file, and a repository with small models."""
+"""One Ray for all tests in this process, and a repository with small models."""
 
 from pathlib import Path
 
@@ -37,9 +37,9 @@ def repository(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster():
-    """Ray, started here; the tests of `naiad predict` start theirs themselves."""
+    """Ray, started once; the tests of `naiad predict` start theirs themselves."""
     import ray
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)

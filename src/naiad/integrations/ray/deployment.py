@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from naiad.core.errors import invalid_argument, unsupported
+from naiad.integrations.ray.queue_scaling import QueueScaling
 from naiad.options.sources.command_line import OptionError, parse_options
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def autoscaling(least: int, most: int, target_queue: float) -> dict[str, Any]:
         "min_replicas": least,
         "max_replicas": most,
         "policy": {
-            "policy_function": "naiad.integrations.ray.queue_scaling:QueueScaling",
+            "policy_function": f"{QueueScaling.__module__}:{QueueScaling.__name__}",
             "policy_kwargs": {"target_queue": target_queue},
         },
     }

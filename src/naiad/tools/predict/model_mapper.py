@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from naiad.client.loop_thread import LoopThread
-from naiad.core.datatype import DataType
+from naiad.core.datatype import STRING_KINDS, DataType
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import Array
 from naiad.tools.predict.job_signature import RowSignature, read_signature
@@ -163,7 +163,7 @@ class ModelMapper:
 
 def _column(column: Array, tensor: ModelTensor | None) -> "Column":
     """Return a column as a source of files has it; `tensor` is its input, if it has all elements of it."""
-    if column.dtype == object or column.dtype.kind in "US":
+    if column.dtype == object or column.dtype.kind in STRING_KINDS:
         return [each.tolist() if isinstance(each, np.ndarray) else each for each in column.tolist()]
     if tensor is not None and column.ndim == 1 and tensor.dims and element_count(tensor) == 1:
         return column.reshape(len(column), *tensor.dims)
