@@ -327,7 +327,7 @@ QUESTION = {"query": "a", "documents": ["b"]}
             lambda c: c.chat.completions.create(model="vectors", messages=MESSAGES),
             400,
             "model",
-            "is for embedding, not for chats",
+            "not for chats",
         ),
         (lambda c: c.embeddings.create(model="talk", input="a"), 400, "model", "no embeddings"),
         (lambda c: c.post("/rerank", body={"model": "talk", **QUESTION}, cast_to=object), 400, "model", "'talk'"),
@@ -374,7 +374,7 @@ def waiting_count(server):
 
 def test_client_that_reads_slowly_gets_all(server):
     """Its model pauses meanwhile, other clients are served, and then the whole text arrives."""
-    prompt = " ".join("x" * 4000 for _ in range(1000))
+    prompt = " ".join("x" * 100_000 for _ in range(40))
     body = json.dumps({"model": "words", "prompt": prompt, "stream": True}).encode()
     url = f"http://{server.http_url}"
     with socket.socket() as slow:
@@ -383,13 +383,13 @@ def test_client_that_reads_slowly_gets_all(server):
         slow.connect((httpx.URL(url).host, httpx.URL(url).port))
         head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
         slow.sendall(head.encode() + body)
-        received = [slow.recv(100)]
+        received = bytearray(slow.recv(100))
         other = httpx.post(f"{url}/v1/completions", json={"model": "talk", "prompt": "a"}, timeout=120)
         assert other.json()["choices"][0]["text"] == "a"
-        while not received[-1].endswith(b"\r\n0\r\n\r\n"):
-            received.append(slow.recv(1 << 16))
-            assert received[-1]
-    text = b"".join(received)
-    assert text.count(b'"text":') == 1001
-    assert b"data: [DONE]" in text
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            piece = slow.recv(1 << 16)
+            assert piece
+            received += piece
+    assert received.count(b'"text":') == 41
+    assert b"data: [DONE]" in received
     wait_until(lambda: waiting_count(server) == 0, "the request of the slow client is still there")

@@ -127,9 +127,8 @@ class LlamaServer:
             self._server.handle_chat_completions(dict(body), take)
         except ValueError as error:  # what the library raises for templates, before it takes a slot
             last = str(error).strip().rpartition("\n")[2]
-            raise invalid_argument(
-                f"the chat template of the model file fails for these messages: {excerpt(last)}"
-            ) from error
+            text = f"the chat template of the model file fails for these messages: {excerpt(last)}"
+            raise invalid_argument(text) from error
 
     def embed(self, text: str) -> Any:
         """Return llama.cpp's answer with the vector of a text, of length 1."""
