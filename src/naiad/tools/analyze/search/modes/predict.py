@@ -202,7 +202,7 @@ class _Exploration:
         self._survey.enter(f"prediction of {len(chosen)} configurations")
         for first in range(0, len(chosen), _AT_ONCE):
             if first and not self._survey.affordable:
-                break  # Without time for a further measurement nobody needs more forecasts.
+                break  # Without time for a further measurement more forecasts are of no use.
             async for forecast in forecaster.best(chosen[first : first + _AT_ONCE]):
                 number += 1
                 self._survey.enter(f"prediction of configuration {number} of {len(chosen)}")
