@@ -80,7 +80,7 @@ def open_path(
     if path.is_file():
         return SingleModelStore(bare_file(path, options=bare), path)
     if not path.is_dir():
-        raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
+        raise invalid_argument(f"{path}: {_absence(path)}; give a model file, a model or a repository")
     if (path / CONFIG_FILE).is_file() or _holds_versions(path):
         return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
     if bare_backend(path):
@@ -95,6 +95,13 @@ def open_path(
     if stray:
         _log.warning("%s: not served, because %s has directories of models: %s", path, path.name, ", ".join(stray))
     return LocalStore(path, config_name=config_name)
+
+
+def _absence(path: Path) -> str:
+    """Return what a path is that is neither a file nor a directory."""
+    if os.path.exists(path):  # pathlib raises an error for a link to itself
+        return "neither a file nor a directory"
+    return "a link that leads to no file or directory" if path.is_symlink() else "no such file or directory"
 
 
 def _holds_versions(directory: Path) -> bool:

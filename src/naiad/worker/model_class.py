@@ -117,7 +117,7 @@ def _class_of(name: str, model_file: str) -> Any:
 
         return model_class_of(function)
     if model_class is None:
-        raise LoadError(f"{model_file} has no class TritonPythonModel")
+        raise LoadError(f"{model_file} has no class TritonPythonModel and no function predict")
     return model_class
 
 

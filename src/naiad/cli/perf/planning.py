@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from naiad.core.errors import InferError
@@ -100,7 +100,7 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
 
 
 def _loads(flags: argparse.Namespace) -> Search | Load:
-    given: dict[str, str] = {
+    given: dict[str, Any] = {
         flag: value
         for flag, value in (
             ("--concurrency-range", flags.concurrency_range),
@@ -111,8 +111,10 @@ def _loads(flags: argparse.Namespace) -> Search | Load:
             ("--replay", flags.replay),
             ("--fixed-schedule", flags.fixed_schedule),
         )
-        if value
+        if value or value == ""
     }
+    if empty := next((flag for flag, value in given.items() if value == ""), ""):
+        raise FlagError(f"{empty} is empty; give it a value, or leave it out")
     if not given and flags.old_concurrency:
         end = f":{flags.old_end or 0}" if flags.old_dynamic else ""
         given["--concurrency-range"] = f"{flags.old_concurrency}{end}"

@@ -126,6 +126,8 @@ def test_parameters_have_their_types() -> None:
         (("--concurrency-range", "a"), "START:END:STEP with whole numbers"),
         (("--concurrency-range", "0"), "--concurrency-range is '0': concurrency is 0; expected 1 to 100000"),
         (("--concurrency-range", "1:200000:1"), "ends at 200000; expected at most 100000"),
+        (("--concurrency-range", ""), "--concurrency-range is empty; give it a value"),
+        (("--concurrency-range", "8", "--ramp", ""), "--ramp is empty"),
         (("--request-rate-range", "1:nan"), "ends at nan; expected at most"),
         (("--request-rate-range", "1:-5"), "ends at -5; expected 0 or more"),
         (("--request-rate-range", "1:8:0"), "the step of the request rate range is 0"),

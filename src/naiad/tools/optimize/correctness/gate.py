@@ -63,10 +63,18 @@ class _Judgement:
         self._comparison: CandidateComparison
 
     def judge(self, samples: Samples) -> Verdict:
+        shows_values = False
         for sample in samples:
             self._coverage.add(sample)
-            self._answers_of_source.observe(self._source.infer(self._answers_of_source.request(sample)))
+            answer = self._source.infer(self._answers_of_source.request(sample))
+            shows_values = shows_values or any(map(_has_values, answer.values()))
+            self._answers_of_source.observe(answer)
         self._answers_of_source.finish()
+        if not shows_values:
+            raise ValueError(
+                "there is nothing to compare: the source answers all samples with NaN, infinity or no elements; pass "
+                "other samples"
+            )
         self._rows = set(self._coverage.places[: self._settings.behaviour_samples])
         references = self._answers_of_source.outputs
         if not references:
@@ -263,6 +271,11 @@ class _Judgement:
         name = next(iter(outputs), "")
         message = f"{self._candidate.name} does not answer sample {self._sample}: {reason}"
         return Difference(name, "run", self._sample, (), "an answer", "none", 0.0, message)
+
+
+def _has_values(array: Array) -> bool:
+    """Return whether an answer has an element that a wrong one would differ from: not NaN, not infinity."""
+    return bool(np.isfinite(array).any()) if is_floating(array.dtype) else array.size > 0
 
 
 class _Scores:

@@ -1,6 +1,7 @@
 """Searches of an analytic model: what ends them, and what they say."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,23 @@ def test_time_limit_ends_the_search(mode: str) -> None:
     assert ranking.is_compared
     assert ranking.winner is not None
     assert ranking.turns >= 2
+
+
+def test_time_limit_ends_predictions() -> None:
+    instrument = SimulatedInstrument(LANGUAGE, 1)
+    predicted: list[Point] = []
+
+    class SlowPredictor(BiasedPredictor):
+        async def prepare(self, points: Sequence[Point]) -> None:
+            predicted.extend(points)
+
+    space = grid(delays_us=(0, 100, 500))
+    limited = within_time(settings(clock_s=lambda: 5.0 * len(instrument.points) + len(predicted)), 90.0)
+    ranking = asyncio.run(
+        search("predict", space, within(60.0), instrument, limited, predictor=SlowPredictor(LANGUAGE))
+    )
+    assert 0 < len(predicted) < 100
+    assert ranking.measurements
 
 
 def test_gains_start_from_a_load_that_fits() -> None:

@@ -337,3 +337,12 @@ def test_answer_of_the_request_before_is_rejected(moment):
 
     found = verdict(doubled, stale, samples, are_probed=False)
     assert {each.check for each in found.failures} & {"repeated", "batched"}
+
+
+@pytest.mark.parametrize("answer", [np.nan, np.inf])
+def test_source_without_numbers_proves_nothing(answer):
+    source = CallableRunner(lambda inputs: {"y": np.full_like(inputs["x"], answer)})
+    candidate = Candidate("same", Format.ONNX, Precision.FP32, "onnxruntime")
+    samples = [{"x": RANDOM.normal(size=4).astype(np.float32)} for _ in range(3)]
+    with pytest.raises(ValueError, match="nothing to compare: the source answers all samples with NaN, infinity"):
+        judge(source, source, samples, candidate, Settings())

@@ -32,6 +32,8 @@ _MOST_SPREAD = 2000
 """Configurations among which the first measurements are spread."""
 _AGAIN = 100
 """Configurations that are predicted again after each measurement."""
+_AT_ONCE = 32
+"""Configurations that are predicted before the time limit is looked at again: some seconds on one core."""
 _SHORTLIST = 10
 """Configurations whose load is refined by prediction."""
 _CONFIDENCE = 1.0
@@ -198,12 +200,15 @@ class _Exploration:
         found: list[Forecast] = []
         number = 0
         self._survey.enter(f"prediction of {len(chosen)} configurations")
-        async for forecast in forecaster.best(chosen):
-            number += 1
-            self._survey.enter(f"prediction of configuration {number} of {len(chosen)}")
-            found += [forecast] if forecast is not None else []
-            # Simulations take a while; a cancellation and the terminal have their turn between them.
-            await asyncio.sleep(0)
+        for first in range(0, len(chosen), _AT_ONCE):
+            if first and not self._survey.affordable:
+                break  # Without time for a further measurement more forecasts are of no use.
+            async for forecast in forecaster.best(chosen[first : first + _AT_ONCE]):
+                number += 1
+                self._survey.enter(f"prediction of configuration {number} of {len(chosen)}")
+                found += [forecast] if forecast is not None else []
+                # Simulations take a while; a cancellation and the terminal have their turn between them.
+                await asyncio.sleep(0)
         return _ordered(self._survey, found)
 
 
