@@ -340,6 +340,20 @@ def test_ragged_input_is_not_batched(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("function", "kind", "way"),
+    [
+        (lambda x: {"y": tf.RaggedTensor.from_row_lengths(x, [1])}, "RaggedTensor", "its to_tensor"),
+        (lambda x: {"y": tf.sparse.from_dense(x)}, "SparseTensor", "tf.sparse.to_dense"),
+        (lambda x: {"y": tf.IndexedSlices(x, tf.constant([0]))}, "IndexedSlices", "tf.convert_to_tensor"),
+    ],
+)
+def test_outputs_of_several_tensors_are_refused(tmp_path, function, kind, way):
+    said = refusal(save_module(tmp_path, function, x=tf.TensorSpec([None], tf.float32, "x")))
+    assert f"output 'y' of the TensorFlow model is a {kind}, which the protocol cannot carry" in said
+    assert f"plain tensors: {way}" in said
+
+
+@pytest.mark.parametrize(
     ("function", "inputs", "wanted"),
     [
         (lambda x: {"y": tf.unique(x).y}, {"x": np.float32([1, 1, 2])}, [1, 2]),

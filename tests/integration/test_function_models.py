@@ -33,6 +33,12 @@ import numpy as np
 def predict(city: List[str], age: List[float]) -> Tuple[List[int], List[str]]:
     return [len(c) for c in city], [f"{c}:{a:g}" for c, a in zip(city, age)]
 """,
+    "masked": """
+import numpy as np
+
+def predict(x: np.ndarray) -> np.ndarray:
+    return np.ma.masked_less(x, 0)
+""",
     "fixed": """
 import numpy as np
 
@@ -139,3 +145,15 @@ def test_function_without_a_signature_is_refused(tmp_path: Path, start_server, s
     running = start_server(None, str(tmp_path / "f.py"))
     assert running.wait_exit() == 1
     assert text in running.log_text()
+
+
+def test_masked_elements_are_refused(server: ServerProcess) -> None:
+    def answer(value: float) -> tuple[int, str]:
+        tensor = {"name": "x", "datatype": "FP64", "shape": [1, 1], "data": [value]}
+        response = server.post("/v2/models/masked/infer", {"inputs": [tensor]})
+        return response.status, response.body.decode()
+
+    status, text = answer(-1.0)
+    assert status == 500
+    assert "'output' has masked elements" in text
+    assert answer(2.0)[0] == 200

@@ -8,6 +8,7 @@ import numpy as np
 from naiad.bind.model_config.tensor import datatype_of
 from naiad.bind.model_config.triton_model_config import TensorSpec as DeclaredTensor
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
+from naiad.bind.results import wrong_array
 from naiad.core.datatype import DataType, conversion_hint, from_numpy
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
@@ -59,9 +60,10 @@ class ModelResponseEncoder:
         sent: list[Array] = []
         key: list[object] = []
         for name, array in outputs.items():
-            if not isinstance(array, np.ndarray):
-                hint = ": use its to_numpy()" if hasattr(array, "to_numpy") else ""
-                raise self._invalid(name, f"is of type {type(array).__name__}, expected a numpy array{hint}")
+            if type(array) is not np.ndarray:
+                problem = wrong_array(array)
+                if problem:
+                    raise self._invalid(name, problem)
             if name in wanted:
                 sent.append(array)
                 key += name, array.dtype, array.shape

@@ -9,7 +9,8 @@ import numpy as np
 from naiad.bind.callable_context import get_model_config
 from naiad.bind.exceptions import PyTritonValidationError
 from naiad.bind.request import Request
-from naiad.core.tensor import Array
+from naiad.core.datatype import MASKED
+from naiad.core.tensor import Array, has_masked
 
 Inputs: TypeAlias = Mapping[str, Array] | Request
 Outputs: TypeAlias = dict[str, Array]
@@ -110,12 +111,22 @@ def concatenated(requests: Sequence[Inputs]) -> dict[str, Array]:
     return {name: np.concatenate([each[name] for each in views]) for name in first}
 
 
+def wrong_array(value: object) -> str:
+    """Return what keeps an output from being a tensor; empty for arrays, also of a subclass."""
+    if not isinstance(value, np.ndarray):
+        hint = ": use its to_numpy()" if hasattr(value, "to_numpy") else ""
+        return f"is of type {type(value).__name__}, expected a numpy array{hint}"
+    return MASKED if has_masked(value) else ""
+
+
 def split(outputs: Mapping[str, Array], rows: Sequence[int]) -> list[Outputs]:
     """Return the outputs of each request, cut by its `rows`. Raises ValueError if an output has other rows."""
     total = sum(rows)
     for name, array in outputs.items():
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"output '{name}' is of type {type(array).__name__}, expected a numpy array")
+        if type(array) is not np.ndarray:
+            problem = wrong_array(array)
+            if problem:
+                raise ValueError(f"output '{name}' {problem}")
     wrong = {name: array.shape for name, array in outputs.items() if array.shape[:1] != (total,)}
     if wrong:
         raise ValueError(

@@ -17,13 +17,13 @@ from naiad.client.transport.http1 import Http1Pool
 from naiad.client.transport.http2 import Http2Pool
 from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import conversion_hint, from_numpy
+from naiad.core.datatype import MASKED, conversion_hint, from_numpy
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import NO_PARAMETERS, Parameters, ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
-from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
+from naiad.core.tensor import Array, Buffer, TensorSpec, has_masked, to_array, to_buffer
 from naiad.wire.header_fields import check_field
 from naiad.wire.http1_client import Http1ClientLimits
 from naiad.wire.http2.connection_limits import INT32_MAX, Http2Limits
@@ -360,6 +360,8 @@ def encode_tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], S
     specs: list[TensorSpec] = []
     data: list[Buffer] = []
     for name, value in inputs.items():
+        if has_masked(value):
+            raise invalid_argument(f"input '{excerpt(name)}' {MASKED}")
         array = np.asarray(value)
         datatype = from_numpy(array.dtype)
         if datatype is None:

@@ -49,6 +49,9 @@ CONVERSIONS = {
 }
 """How to send arrays of a kind that the protocol lacks."""
 
+MASKED = "has masked elements, which tensors do not have; fill them: array.filled(value)"
+"""What is wrong with a masked array."""
+
 _NUMPY: dict[DataType, Any] = {
     DataType.BOOL: np.bool_,
     DataType.UINT8: np.uint8,

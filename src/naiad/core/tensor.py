@@ -141,6 +141,12 @@ def _wrong_count(spec: TensorSpec, count: int) -> InferError:
     )
 
 
+def has_masked(array: object) -> bool:
+    """Return whether an array hides elements behind a mask: as a tensor it would show what lies below."""
+    is_other = type(array) is not np.ndarray and isinstance(array, np.ndarray)
+    return is_other and isinstance(array, np.ma.MaskedArray) and bool(np.ma.is_masked(array))
+
+
 def to_buffer(array: Array) -> Buffer:
     """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings."""
     if array.dtype.kind in STRING_KINDS:

@@ -20,7 +20,7 @@ import numpy as np
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import text_of
-from naiad.worker.api.tensor import conversion_hint
+from naiad.worker.api.tensor import conversion_hint, plain_array
 
 FUNCTION = "predict"
 MAX_BATCH_SIZE = 16384
@@ -240,10 +240,9 @@ class FunctionModel:
         arguments = cls.arguments()
         if has_batch and all(each.form == "value" for each in arguments.values()):
             rows = [cls._named(cls.function(**cls._values(inputs, arguments, row))) for row in range(_count(inputs))]
-            return {name: _array([row[name] for row in rows]) for name in rows[0]} if rows else {}
-        return {
-            name: _array(value) for name, value in cls._named(cls.function(**cls._values(inputs, arguments))).items()
-        }
+            return {name: _array(name, [row[name] for row in rows]) for name in rows[0]} if rows else {}
+        result = cls._named(cls.function(**cls._values(inputs, arguments)))
+        return {name: _array(name, value) for name, value in result.items()}
 
     @classmethod
     def _values(
@@ -289,8 +288,8 @@ def _texts(array: Any) -> Any:
     return texts.reshape(array.shape)
 
 
-def _array(value: Any) -> Any:
-    array = np.asarray(value)
+def _array(name: str, value: Any) -> Any:
+    array = np.asarray(plain_array(name, value) if isinstance(value, np.ndarray) else value)
     if array.dtype.kind in "UOT":
         texts = np.empty(array.size, np.object_)
         texts[:] = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]

@@ -10,6 +10,7 @@ import pytest
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.bind.backend import BindBackend, BoundModel
 from naiad.bind.callable_context import TritonContext
+from naiad.bind.decorators import batch
 from naiad.bind.exceptions import PyTritonUnrecoverableError
 from naiad.bind.model_config import ModelConfig, Tensor
 from naiad.bind.model_config.generator import to_message
@@ -219,3 +220,21 @@ def test_dates_are_refused_with_their_conversion():
     instance = instance_of(lambda _: [{"OUT": np.array([["2030-01-01"]], "datetime64[s]")}])
     with pytest.raises(InferError, match=r"dtype datetime64\[s\].*astype\('int64'\)"):
         executed(instance, request([1]))
+
+
+@pytest.mark.parametrize("wrap", [lambda infer: infer, lambda infer: batch(lambda **inputs: infer(inputs)[0])])
+def test_outputs_with_masked_elements_are_refused(wrap):
+    masked = np.ma.masked_array([[1.5]], [[True]])
+    with pytest.raises(InferError, match=r"output 'OUT' .*has masked elements.*array.filled\(value\)"):
+        executed(instance_of(wrap(lambda _: [{"OUT": masked}])), request([1]))
+    whole = instance_of(wrap(lambda _: [{"OUT": np.ma.masked_array([[1.5]])}]))
+    assert executed(whole, request([1]))[0]["OUT"].tolist() == [[1.5]]
+
+
+def test_batches_of_series_are_refused_with_the_way():
+    class Series:
+        def to_numpy(self):
+            return np.zeros(1)
+
+    with pytest.raises(InferError, match=r"of type Series, expected a numpy array: use its to_numpy\(\)"):
+        executed(instance_of(batch(lambda **_: {"OUT": Series()})), request([1]))

@@ -100,3 +100,10 @@ def test_tables_of_other_packages_are_refused():
 
     with pytest.raises(InferError, match=r"the rows are a \S+Table: send its to_pandas\(\), or a dictionary"):
         to_inputs(Table(), MATRIX, NAMES)
+
+
+def test_inputs_with_masked_elements_are_refused():
+    with pytest.raises(InferError, match=r"input 'x' has masked elements.*array.filled\(value\)"):
+        encode_tensors({"x": np.ma.masked_array([1.0, 2.0], [False, True])})
+    specs, data = encode_tensors({"x": np.ma.masked_array([1.0, 2.0])})
+    assert (specs[0].datatype, bytes(data[0])) == (DataType.FP64, np.array([1.0, 2.0]).tobytes())

@@ -19,13 +19,20 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensorflow.library import tensorflow
 from naiad.core.datatype import DataType
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.tensor import Array, Shape
 
 _log = logging.getLogger(__name__)
 KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _DEFAULT_TAG = "serve"
 _DEFAULT_SIGNATURE = "serving_default"
+
+_COMPOSITE = {
+    "RaggedTensor": "its to_tensor(), or its values and row_splits as two outputs",
+    "SparseTensor": "tf.sparse.to_dense of it, or its indices, values and dense_shape as three outputs",
+    "IndexedSlices": "tf.convert_to_tensor of it, or its values and indices as two outputs",
+}
+"""The kinds of outputs that consist of several tensors, and how a model returns them as plain ones."""
 
 DATATYPES: Mapping[str, DataType] = {
     "string": DataType.BYTES,
@@ -45,6 +52,16 @@ class Program:
     outputs: Mapping[str, Any]
     owner: object
     """Holds the variables of the function."""
+
+    def __post_init__(self) -> None:
+        """Raise InferError(UNSUPPORTED) for an output of several tensors, which no request could get."""
+        for name, spec in self.outputs.items():
+            kind = type(spec).__name__.removesuffix("Spec")
+            if kind in _COMPOSITE:
+                raise unsupported(
+                    f"output '{name}' of the TensorFlow model is a {kind}, which the protocol cannot carry; save a "
+                    f"function that returns plain tensors: {_COMPOSITE[kind]}"
+                )
 
     def signature(self) -> ModelSignature:
         """Return the tensors as the configuration is held against them."""

@@ -7,8 +7,9 @@ import numpy as np
 
 from naiad.bind.client.exceptions import PyTritonClientModelDoesntSupportBatchingError, PyTritonClientValueError
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
+from naiad.core.datatype import MASKED
 from naiad.core.parameters import ParameterValue
-from naiad.core.tensor import Array
+from naiad.core.tensor import Array, has_masked
 
 
 def named_inputs(
@@ -51,6 +52,8 @@ def _checked(name: str, value: Any) -> Array:
             f"input '{name}' is of type {type(value).__name__}, expected a numpy array: np.array(...), or its "
             "to_numpy()"
         )
+    if has_masked(value):
+        raise PyTritonClientValueError(f"input '{name}' {MASKED}")
     if value.dtype.kind in "OT":
         kinds = set(map(type, value.ravel().tolist())) - {bytes, str, np.bytes_, np.str_}
         if kinds:

@@ -83,9 +83,21 @@ def _unsupported(name: str, dtype: Any) -> TritonModelException:
     )
 
 
-def _no_array(name: str, value: object) -> TypeError:
-    hint = ": use its to_numpy()" if hasattr(value, "to_numpy") else ""
-    return TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(value).__name__}{hint}")
+def plain_array(name: str, value: Any) -> Any:
+    """Return an array of a subclass as it is, a masked one without its mask.
+
+    Raises TypeError for anything else, and TritonModelException if elements are masked: others would be sent.
+    """
+    if not isinstance(value, np.ndarray):
+        hint = ": use its to_numpy()" if hasattr(value, "to_numpy") else ""
+        raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(value).__name__}{hint}")
+    if not isinstance(value, np.ma.MaskedArray):
+        return value
+    if np.ma.is_masked(value):
+        raise TritonModelException(
+            f"Tensor '{name}' has masked elements, which tensors do not have; fill them: array.filled(value)"
+        )
+    return np.asarray(value)
 
 
 _LENGTH = struct.Struct("<I")
@@ -103,8 +115,8 @@ class Tensor:
         # hot: bench/micro_worker.py
         if type(name) is not str or not name:
             name = _tensor_name(name, array)
-        if not isinstance(array, np.ndarray):
-            raise _no_array(name, array)
+        if type(array) is not np.ndarray:
+            array = plain_array(name, array)
         datatype = BY_DTYPE.get(array.dtype)
         # An unusual byte order compares equal to none of the table's dtypes.
         if datatype is None:

@@ -226,3 +226,13 @@ def test_dlpack_refuses(source, said):
 def test_dlpack_has_no_strings():
     with pytest.raises(pb_utils.TritonModelException, match="DLPack does not have support for string tensors"):
         pb_utils.Tensor("x", np.array([b"a"])).to_dlpack()
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], ["a", "b"]])
+def test_masked_elements_are_refused(values):
+    masked = np.ma.masked_array(values, [True, False])
+    with pytest.raises(pb_utils.TritonModelException, match=r"'x' has masked elements.*array.filled\(value\)"):
+        pb_utils.Tensor("x", masked)
+    whole = pb_utils.Tensor("x", np.ma.masked_array(values))
+    assert type(whole.as_numpy()) is np.ndarray
+    assert whole.as_numpy().tolist() == values
