@@ -23,8 +23,11 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "naiad", "predict", *map(str, arguments)]
 
 
-def run(*arguments: object, status: int = 0) -> str:
-    ended = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=END_S, check=False)
+def run(*arguments: object, status: int = 0, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    ended = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=END_S, check=False, env=environment
+    )
     assert ended.returncode == status, ended.stderr[-3000:]
     return ended.stderr
 
@@ -95,6 +98,7 @@ def address(tmp_path_factory):
     (folder / "naiad" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'naiad'\")\n")
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_AUTH_MODE"] = "disabled"
     ray = str(Path(sys.executable).with_name("ray"))
     start = [ray, "start", "--head", "--block", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
     start += [f"--temp-dir={tmp_path_factory.mktemp('r', numbered=False)}", f"--ray-client-server-port={free_port()}"]
@@ -118,7 +122,9 @@ def address(tmp_path_factory):
 
 def test_workers_without_naiad_are_named(address, repository, rows, tmp_path) -> None:
     output = tmp_path / "out.csv"
-    errors = run(repository, "ratio", "-i", rows, "-o", output, "-q", "--ray", address, status=1)
+    errors = run(
+        repository, "ratio", "-i", rows, "-o", output, "-q", "--ray", address, status=1, RAY_AUTH_MODE="disabled"
+    )
     assert "the workers of Ray have no naiad: ModuleNotFoundError: No module named 'naiad'" in errors
     assert not list(tmp_path.iterdir())
 

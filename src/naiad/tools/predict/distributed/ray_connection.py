@@ -126,6 +126,8 @@ def connection_error(address: str, error: Exception) -> InferError:
         return unsupported(f"ray '{address}': {text}; pip install 'naiad[ray]'")
     if address == AUTO and isinstance(error, ConnectionError):
         text = f"{text}; name its address, or start one for this job with local"
+    elif isinstance(error, ConnectionError):
+        text = f"{text}; if it asks for a token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH as on its machines"
     return unavailable(f"ray '{address}' cannot be used: {text}")
 
 

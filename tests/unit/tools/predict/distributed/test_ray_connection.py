@@ -108,3 +108,9 @@ def test_errors_of_ray_have_a_fix(error: Exception, code: ErrorCode, text: str) 
     assert found.code is code
     assert text in found.message
     assert "\n" not in found.message
+
+
+def test_a_cluster_that_refuses_may_want_a_token() -> None:
+    found = connection_error("head:6379", ConnectionError("Failed to connect to Ray cluster at head:6379"))
+    assert found.code is ErrorCode.UNAVAILABLE
+    assert "RAY_AUTH_TOKEN" in found.message
