@@ -7,6 +7,8 @@ from typing import TypeAlias
 from naiad.config.features import keep_features
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.config.naiad_parameters import GOAL, SWITCH
+from naiad.config.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import invalid_argument
 
@@ -100,12 +102,24 @@ def check_remote(findings: Findings) -> None:
         if name in config.parameters and not _is_between(config.parameters[name].string_value, kind, least, most):
             value = config.parameters[name].string_value
             findings.parameter_error(name, "is out of range", text=value, expected=f"a number from {least} to {most}")
+    _check_elsewhere(findings)
+
+
+def _check_elsewhere(findings: Findings) -> None:
+    """Check that nothing is configured that the other server does."""
+    expected = "it in the configuration of that server"
+    for name, value in findings.config.parameters.items():
+        if name in (PAD_BATCH, SWITCH, GOAL) or name.startswith((PAD_PREFIX, CUT_PREFIX)):
+            text = value.string_value
+            findings.parameter_error(
+                name, "has no meaning for a model of another server", text=text, expected=expected
+            )
     for field in ("dynamic_batching", "sequence_batching", "model_warmup", "optimization", "instance_group"):
         if findings.is_written(field) or findings.is_written(f"{field}[0]"):
             findings.error(
                 f"'{field}' has no meaning for a model of another server",
                 field,
-                expected="it in the configuration of that server",
+                expected=expected,
             )
 
 

@@ -60,6 +60,8 @@ def test_settings_have_defaults() -> None:
         (SERVER + parameter("ca_file", "/ca.pem"), "parameter 'ca_file' needs addresses with TLS"),
         (SERVER + parameter("token_file", "/token"), "parameter 'token_file' needs addresses with TLS"),
         (SERVER + "max_batch_size: 4 dynamic_batching { }", "'dynamic_batching' has no meaning"),
+        (SERVER + parameter("pad_input.A", "0"), "parameter 'pad_input.A' has no meaning"),
+        (SERVER + parameter("pad_batch", "8"), "parameter 'pad_batch' has no meaning"),
         (SERVER + "instance_group { count: 2 }", "'instance_group' has no meaning"),
         (SERVER + "sequence_batching { }", "'sequence_batching' has no meaning"),
     ],
