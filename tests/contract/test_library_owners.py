@@ -104,10 +104,12 @@ OWNERS: dict[str, tuple[str, ...]] = {
     # services and clouds
     "boto3": ("naiad/repository/cloud/",),
     "botocore": ("naiad/repository/cloud/",),
+    "confluent_kafka": ("naiad/tools/consume/queues/kafka/",),
+    "nats": ("naiad/tools/consume/queues/nats/",),
     "obstore": ("naiad/repository/cloud/",),
     "opentelemetry": ("naiad/telemetry/trace/span_export.py",),
     "pynvml": ("naiad/telemetry/metrics/gpus.py",),
-    "redis": ("naiad/engine/cache/redis_store.py", "naiad/tools/consume/redis_streams.py"),
+    "redis": ("naiad/engine/cache/redis_store.py", "naiad/tools/consume/queues/redis_streams.py"),
     # other programs and formats of data
     "airflow": ("naiad/integrations/airflow/",),
     "mlflow": ("naiad/backend/mlflow/", "naiad/integrations/mlflow/"),

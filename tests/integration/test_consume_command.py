@@ -270,7 +270,7 @@ def test_a_wrong_start_leaves_nothing(redis: RedisClient, models: Path) -> None:
         (("--from", free, "--to", here, *repository), "Redis at 127.0.0.1:1: .*connect"),
         (("--from", here, "--to", here, *repository), "must differ"),
         (("--from", here, "--to", address(redis, "text"), *repository), "is a string, not a stream"),
-        (("--from", here, "--to", "kafka://a/b", *repository), "no known scheme"),
+        (("--from", here, "--to", "amqp://a/b", *repository), "no known scheme"),
         (("--from", here, "--to", address(redis, "out"), "--url", "grpc://127.0.0.1:1"), "no connection to grpc://"),
         (("--from", here, "--to", address(redis, "out"), "--url", "models"), "--url is 'models'"),
         (("--from", here, "--to", address(redis, "out"), *repository, "--claim-after", "0"), "--claim-after is 0"),

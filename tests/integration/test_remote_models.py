@@ -11,7 +11,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from naiad.cli.key import new_key
 from support import onnx_models
+from support.certificates import Certificates
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.otlp_collector import Collector
@@ -76,6 +78,12 @@ def far(folder: Path, collector: Collector) -> Iterator[ServerProcess]:
     flags = ["--model-control-mode=explicit", "--load-model=*", *tracing(collector, "far")]
     with serving(folder / "far.log", f"--model-repository={root}", *flags) as running:
         yield running
+
+
+def parameters(**values: object) -> str:
+    return "".join(
+        f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n' for name, value in values.items()
+    )
 
 
 def write_remote(root: Path, name: str, servers: str, extra: str = "") -> None:
@@ -258,3 +266,30 @@ def test_an_away_server_is_its_steps_error(folder: Path, tmp_path: Path) -> None
                 other.signal()
                 other.wait_exit()
             wait_until(lambda: not is_ready(running, "whole"))
+
+
+def test_a_server_with_tls_and_keys_is_reached(tmp_path: Path) -> None:
+    made = Certificates(tmp_path)
+    line, key = new_key("near", "inference,metadata,health,model-config")
+    (tmp_path / "keys").write_text(line)
+    (tmp_path / "token").write_text(key + "\n")
+    write_identity(tmp_path / "there", "part")
+    flags = [*made.flags("grpc", mutual=True), f"--api-key-file={tmp_path / 'keys'}"]
+    there = ServerProcess(tmp_path / "there.log", f"--model-repository={tmp_path / 'there'}", *flags)
+    files = {"ca_file": made.root, "certificate_file": made.client_cert, "key_file": made.client_key}
+    try:
+        url = f"grpcs://{there.grpc_url}"
+        given = parameters(model="part", token_file=tmp_path / "token", **files)
+        write_remote(tmp_path / "here", "part", url, given)
+        write_remote(tmp_path / "here", "keyless", url, parameters(model="part", **files))
+        write_remote(tmp_path / "here", "strange", url, parameters(model="part", token_file=tmp_path / "token"))
+        explicit = ["--model-control-mode=explicit"]
+        with serving(tmp_path / "log", f"--model-repository={tmp_path / 'here'}", *explicit) as running:
+            wait_until(lambda: running.post("/v2/repository/models/part/load").status == 200)
+            assert echo(running, "part").as_numpy("OUTPUT0").tolist() == [[1.0] * 4]
+            for name, reason in (("keyless", "key"), ("strange", "certificate")):
+                answer = running.post(f"/v2/repository/models/{name}/load")
+                assert answer.status != 200
+                assert reason in answer.json["error"], answer.json
+    finally:
+        there.stop()

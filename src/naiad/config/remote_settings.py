@@ -7,6 +7,8 @@ from typing import TypeAlias
 from naiad.config.features import keep_features
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.config.naiad_parameters import GOAL, SWITCH
+from naiad.config.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import invalid_argument
 
@@ -22,12 +24,27 @@ MAX_IN_FLIGHT = "max_in_flight"
 """Requests at the same time; more are rejected."""
 TIMEOUT = "timeout_s"
 """For a request without an earlier deadline, in seconds."""
+CA_FILE, CERTIFICATE_FILE, KEY_FILE, TOKEN_FILE = "ca_file", "certificate_file", "key_file", "token_file"
+"""Files of the owner, with absolute names: no client without permission for model files may set them."""
 _DEFAULT_MAX_IN_FLIGHT = 1024
 _DEFAULT_TIMEOUT_S = 60.0
 _MOST_SERVERS = 64
 _SCHEMES = ("grpc://", "grpcs://", "grpc+unix://")
 
 _Tensor: TypeAlias = ModelInput | ModelOutput
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAccess:
+    """Files for connections to the other servers; "" for none."""
+
+    ca_file: str = ""
+    """Certificates of authorities that are trusted, instead of the system's; PEM."""
+    certificate_file: str = ""
+    key_file: str = ""
+    """What this server shows of itself; PEM."""
+    token_file: str = ""
+    """A line that is sent as `authorization: Bearer TOKEN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,7 @@ class RemoteSettings:
     version: str = ""
     max_in_flight: int = _DEFAULT_MAX_IN_FLIGHT
     timeout_s: float = _DEFAULT_TIMEOUT_S
+    access: RemoteAccess = RemoteAccess()
 
 
 def is_remote(config: ModelConfig) -> bool:
@@ -55,10 +73,12 @@ def read_remote(config: ModelConfig) -> RemoteSettings:
         texts.get(VERSION, ""),
         int(texts.get(MAX_IN_FLIGHT) or _DEFAULT_MAX_IN_FLIGHT),
         float(texts.get(TIMEOUT) or _DEFAULT_TIMEOUT_S),
+        RemoteAccess(**{name: texts[name] for name in _FILES if name in texts}),
     )
 
 
-_ALL = (SERVERS, MODEL, VERSION, MAX_IN_FLIGHT, TIMEOUT)
+_FILES = (CA_FILE, CERTIFICATE_FILE, KEY_FILE, TOKEN_FILE)
+_ALL = (SERVERS, MODEL, VERSION, MAX_IN_FLIGHT, TIMEOUT, *_FILES)
 
 
 def _addresses(text: str) -> list[str]:
@@ -77,17 +97,48 @@ def check_remote(findings: Findings) -> None:
         findings.parameter_error(SERVERS, "has no address of gRPC", text=text, expected=expected)
     elif len(addresses) > _MOST_SERVERS:
         findings.parameter_error(SERVERS, f"has {len(addresses)} addresses", expected=f"at most {_MOST_SERVERS}")
+    _check_files(findings, addresses)
     for name, kind, least, most in _RANGES:
         if name in config.parameters and not _is_between(config.parameters[name].string_value, kind, least, most):
             value = config.parameters[name].string_value
             findings.parameter_error(name, "is out of range", text=value, expected=f"a number from {least} to {most}")
+    _check_elsewhere(findings)
+
+
+def _check_elsewhere(findings: Findings) -> None:
+    """Check that nothing is configured that the other server does."""
+    expected = "it in the configuration of that server"
+    for name, value in findings.config.parameters.items():
+        if name in (PAD_BATCH, SWITCH, GOAL) or name.startswith((PAD_PREFIX, CUT_PREFIX)):
+            text = value.string_value
+            findings.parameter_error(
+                name, "has no meaning for a model of another server", text=text, expected=expected
+            )
     for field in ("dynamic_batching", "sequence_batching", "model_warmup", "optimization", "instance_group"):
         if findings.is_written(field) or findings.is_written(f"{field}[0]"):
             findings.error(
                 f"'{field}' has no meaning for a model of another server",
                 field,
-                expected="it in the configuration of that server",
+                expected=expected,
             )
+
+
+def _check_files(findings: Findings, addresses: Sequence[str]) -> None:
+    """Check the names of files, and that each address protects what is in them."""
+    texts = {
+        name: findings.config.parameters[name].string_value for name in _FILES if name in findings.config.parameters
+    }
+    for name, text in texts.items():
+        if not text.startswith("/"):
+            findings.parameter_error(name, "is no absolute name", text=text, expected="/DIRECTORY/FILE")
+        safe = ("grpcs://", "grpc+unix://") if name == TOKEN_FILE else ("grpcs://",)
+        if not all(each.startswith(safe) for each in addresses):
+            findings.parameter_error(name, "needs addresses with TLS", text=text, expected="grpcs://HOST:PORT")
+    if (CERTIFICATE_FILE in texts) != (KEY_FILE in texts):
+        found = CERTIFICATE_FILE if CERTIFICATE_FILE in texts else KEY_FILE
+        findings.parameter_error(
+            found, "is alone", text=texts[found], expected=f"{CERTIFICATE_FILE} and {KEY_FILE}, or none"
+        )
 
 
 _RANGES: Sequence[tuple[str, Callable[[str], float], float, float]] = (

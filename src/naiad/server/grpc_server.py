@@ -1,7 +1,8 @@
 """Another server over gRPC: how a model of `backend: "remote"` reaches it."""
 
 import asyncio
-from collections.abc import Sequence
+import ssl
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -30,14 +31,20 @@ _MAX_CONNECTIONS = 8
 class GrpcServer:
     """One other server."""
 
-    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        url: str,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
         address = parse_address(url)
         self.url = url
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
-        connector = Connector(address, default_tls(address, None), _CONNECT_S)
+        connector = Connector(address, default_tls(address, tls), _CONNECT_S)
         pool = Http2Pool(connector, _MAX_CONNECTIONS, Http2Limits(message_bytes=INT32_MAX))
-        self._calls = GrpcCalls(pool, address, NO_HEADERS)
+        self._calls = GrpcCalls(pool, address, headers)
 
     def submit(
         self,

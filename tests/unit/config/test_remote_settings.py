@@ -4,10 +4,13 @@ import pytest
 
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.remote_settings import RemoteSettings, completed_by, difference, read_remote
+from naiad.config.override import limited_override
+from naiad.config.remote_settings import RemoteAccess, RemoteSettings, completed_by, difference, read_remote
 from naiad.config.validate.model import validate
+from naiad.core.errors import InferError
 
 SERVER = 'parameters { key: "server" value { string_value: "grpc://a:8001, grpc://b" } }'
+TLS_SERVER = 'parameters { key: "server" value { string_value: "grpcs://a:8001" } }'
 THERE = """
 name: "m" backend: "onnxruntime" max_batch_size: 8
 input { name: "A" data_type: TYPE_FP32 dims: [ 16 ] }
@@ -52,7 +55,13 @@ def test_settings_have_defaults() -> None:
         (SERVER + parameter("max_in_flight", "0"), "parameter 'max_in_flight' is out of range"),
         (SERVER + parameter("max_in_flight", "1.5"), "parameter 'max_in_flight' is out of range"),
         (SERVER + parameter("timeout_s", "nan"), "parameter 'timeout_s' is out of range"),
+        (TLS_SERVER + parameter("ca_file", "ca.pem"), "parameter 'ca_file' is no absolute name"),
+        (TLS_SERVER + parameter("key_file", "/key.pem"), "parameter 'key_file' is alone"),
+        (SERVER + parameter("ca_file", "/ca.pem"), "parameter 'ca_file' needs addresses with TLS"),
+        (SERVER + parameter("token_file", "/token"), "parameter 'token_file' needs addresses with TLS"),
         (SERVER + "max_batch_size: 4 dynamic_batching { }", "'dynamic_batching' has no meaning"),
+        (SERVER + parameter("pad_input.A", "0"), "parameter 'pad_input.A' has no meaning"),
+        (SERVER + parameter("pad_batch", "8"), "parameter 'pad_batch' has no meaning"),
         (SERVER + "instance_group { count: 2 }", "'instance_group' has no meaning"),
         (SERVER + "sequence_batching { }", "'sequence_batching' has no meaning"),
     ],
@@ -61,6 +70,21 @@ def test_wrong_settings_are_refused(text: str, reason: str) -> None:
     parsed = parse_pbtxt(f'name: "m" backend: "remote" {text}', "config.pbtxt")
     problems = validate(parsed.config, parsed=parsed, known_backends=["remote"], complete=False)
     assert any(reason in str(each) for each in problems if each.is_error), problems
+
+
+def test_files_for_connections_belong_to_the_owner() -> None:
+    names = ("ca_file", "certificate_file", "key_file", "token_file")
+    text = TLS_SERVER + "".join(parameter(name, f"/{name}") for name in names)
+    parsed = parse_pbtxt(f'name: "m" backend: "remote" {text}', "config.pbtxt")
+    problems = validate(parsed.config, parsed=parsed, known_backends=["remote"], complete=False)
+    assert not [each for each in problems if each.is_error]
+    assert read_remote(parsed.config).access == RemoteAccess(
+        "/ca_file", "/certificate_file", "/key_file", "/token_file"
+    )
+    owner = config(f'name: "m" backend: "remote" {TLS_SERVER}')
+    for name in ("server", *names):
+        with pytest.raises(InferError, match=f"'parameters.*{name}"):
+            limited_override(config(f'name: "m" {parameter(name, "/etc/passwd")}'), owner)
 
 
 def test_tensors_come_from_the_other_server() -> None:

@@ -11,7 +11,7 @@ from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
 from naiad.tools.consume import ConsumeJob, ConsumeProgress, ConsumeSummary, Consumption
 from naiad.tools.consume.consume_job import DEFAULT_CLAIM_AFTER_S, DEFAULT_GROUP, DEFAULT_MAX_DELIVERIES
-from naiad.tools.consume.message_queue import QueueAwayError
+from naiad.tools.consume.queues.message_queue import QueueAwayError
 from naiad.tools.predict.model_host import is_address
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
 
@@ -39,7 +39,8 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="name of the model")
-    add("--from", dest="source", required=True, metavar="QUEUE", help="where messages come from: redis://HOST/STREAM")
+    forms = "redis://HOST/STREAM, nats://HOST/STREAM or kafka://HOST/TOPIC"
+    add("--from", dest="source", required=True, metavar="QUEUE", help=f"where messages come from: {forms}")
     add("--to", required=True, metavar="QUEUE", help="where answers go")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("-u", "--url", default="", metavar="URL", help="a running server: grpc://HOST:PORT")
@@ -54,7 +55,7 @@ def _add_queue_flags(parser: Parser) -> None:
     add = parser.add_argument_group("queues").add_argument
     add("--group", default=DEFAULT_GROUP, metavar="NAME", help="consumers of a group share the messages")
     add("--consumer", default="", metavar="NAME", help="name in the group; default host and random characters")
-    add("--dead-letters", default="", metavar="QUEUE", help="for messages without an answer; default FROM:dead")
+    add("--dead-letters", default="", metavar="QUEUE", help="for messages without an answer; default beside FROM")
     add(
         "--max-deliveries",
         type=int,

@@ -33,7 +33,7 @@ def load_remote(
     if port is None:
         raise unsupported(f"model '{config.name}' is on another server, which only a server can reach")
     settings = read_remote(config)
-    servers = [port.connect(url) for url in settings.servers]
+    servers = [port.connect(url, settings.access) for url in settings.servers]
     try:
         found = [each.describe(settings.model, settings.version) for each in servers]
         wait(found, _ANSWER_S)

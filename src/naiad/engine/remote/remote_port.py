@@ -12,6 +12,7 @@ from naiad.core.tensor import Buffer
 
 if TYPE_CHECKING:
     from naiad.config.model_config_pb2 import ModelConfig
+    from naiad.config.remote_settings import RemoteAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +67,8 @@ class RemoteServer(Protocol):
 class RemotePort(Protocol):
     """Makes connections to other servers."""
 
-    def connect(self, url: str) -> RemoteServer:
-        """Return a server, without connecting yet. Raises InferError(INVALID_ARG) for a wrong address."""
+    def connect(self, url: str, access: "RemoteAccess") -> RemoteServer:
+        """Return a server, without connecting yet.
+
+        Raises InferError(INVALID_ARG) for a wrong address, and for a file that cannot be read.
+        """

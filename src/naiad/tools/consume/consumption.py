@@ -10,17 +10,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from naiad.core.errors import invalid_argument
 from naiad.tools.consume.consume_job import ConsumeJob, ConsumeProgress, ConsumeSummary
 from naiad.tools.consume.flow_bounds import FlowBounds
-from naiad.tools.consume.message_queue import MessageSink, MessageSource, QueueAwayError, QueueMessage
 from naiad.tools.consume.message_rows import Fields, MessageRows, dead_letter
-from naiad.tools.consume.queue_address import QueueAddress, parse_queue_address
-from naiad.tools.consume.redis_streams import RedisSink, RedisSource
+from naiad.tools.consume.queues.brokers import new_sink, new_source
+from naiad.tools.consume.queues.message_queue import QueueAwayError, QueueMessage
+from naiad.tools.consume.queues.queue_address import QueueAddress, parse_queue_address
 from naiad.tools.predict.job_signature import RowSignature, read_signature
 from naiad.tools.predict.model_host import ModelEndpoint, open_endpoint
 from naiad.tools.predict.row_flow import first_error, in_thread
@@ -56,9 +55,9 @@ class Consumption:
         self._job = job
         self._on_progress = on_progress
         self._addresses = read, written, dead = _addresses(job)
-        self._source: MessageSource = RedisSource(read, job.group, job.consumer, job.claim_after_s)
-        self._sink: MessageSink = RedisSink(written, job.max_length)
-        self._dead: MessageSink = RedisSink(dead)
+        self._source = new_source(read, job.group, job.consumer, job.claim_after_s)
+        self._sink = new_sink(written, job.max_length)
+        self._dead = new_sink(dead)
         self._answered = self._dead_count = self._redelivered = 0
         self._open: set[str] = set()
         """Ids of the messages that are read and not acknowledged."""
@@ -195,7 +194,23 @@ class Consumption:
                 for task in started:
                     task.result()
             answers = await in_thread(rows.answers, messages, chunk)
-            await self._finish(messages, chunk, answers, hopeless)
+            await self._finish(messages, chunk, self._fitting(messages, chunk, answers, hopeless), hopeless)
+
+    def _fitting(
+        self, messages: Sequence[QueueMessage], chunk: Chunk, answers: Sequence[Fields], hopeless: set[int]
+    ) -> Sequence[Fields]:
+        """Return the answers that the queue takes; a message whose answer is too large gets no other one."""
+        offsets = [offset for offset in range(len(messages)) if offset not in chunk.failures]
+        for offset, answer in zip(offsets, answers, strict=True):
+            if reason := self._sink.excess(answer):
+                chunk.failures[offset] = f"the answer has {reason}"
+                hopeless.add(offset)
+        return [each for offset, each in zip(offsets, answers, strict=True) if offset not in chunk.failures]
+
+    def _letter(self, message: QueueMessage, reason: str) -> Fields:
+        """Return a dead letter; without the fields of the message if it is too large with them."""
+        letter = dead_letter(message, reason)
+        return dead_letter(message, reason, with_fields=False) if self._dead.excess(letter) else letter
 
     async def _finish(
         self, messages: Sequence[QueueMessage], chunk: Chunk, answers: Sequence[Fields], hopeless: set[int]
@@ -210,7 +225,7 @@ class Consumption:
                 done.append(message)
             elif offset in hopeless or message.deliveries >= self._job.max_deliveries:
                 done.append(message)
-                letters.append(dead_letter(message, reason))
+                letters.append(self._letter(message, reason))
             else:
                 again.append(message)
         await self._persist(lambda: self._sink.write(answers))
@@ -274,7 +289,7 @@ class Consumption:
 def _addresses(job: ConsumeJob) -> tuple[QueueAddress, QueueAddress, QueueAddress]:
     """Return where messages come from, and where answers and dead letters go."""
     read, written = parse_queue_address(job.source), parse_queue_address(job.rows.output)
-    dead = parse_queue_address(job.dead_letters) if job.dead_letters else replace(read, name=f"{read.name}:dead")
+    dead = parse_queue_address(job.dead_letters) if job.dead_letters else read.dead_letters
     addresses = read, written, dead
     _check_differ([each.place for each in addresses], addresses)
     return addresses

@@ -12,7 +12,7 @@ import orjson
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, excerpt
-from naiad.tools.consume.message_queue import QueueMessage
+from naiad.tools.consume.queues.message_queue import KEY, QueueMessage
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
@@ -65,7 +65,11 @@ class MessageRows:
         for name, tensor in signature.outputs.items():
             columns.append(json_rows(block.columns[name], chunk.count, is_single=is_single(tensor)))
         return [
-            {b"id": message.id.encode(), _DATA.encode(): self._text % tuple([column[offset] for column in columns])}
+            {
+                **({KEY: message.fields[KEY]} if KEY in message.fields else {}),
+                b"id": message.id.encode(),
+                _DATA.encode(): self._text % tuple([column[offset] for column in columns]),
+            }
             for offset, message in enumerate(messages)
             if offset not in chunk.failures
         ]
@@ -113,10 +117,10 @@ class MessageRows:
             return value.decode("utf-8", "replace")
 
 
-def dead_letter(message: QueueMessage, reason: str) -> Fields:
+def dead_letter(message: QueueMessage, reason: str, *, with_fields: bool = True) -> Fields:
     """Return a message with the reason why it has no answer; its own fields stay as they are."""
     return {
-        **message.fields,
+        **(message.fields if with_fields else {}),
         b"naiad-id": message.id.encode(),
         b"naiad-reason": excerpt(reason).encode("utf-8", "replace"),
         b"naiad-deliveries": b"%d" % message.deliveries,

@@ -10,6 +10,7 @@ import pytest
 
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.remote_settings import RemoteAccess
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, unavailable
 from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
@@ -98,7 +99,8 @@ class Port:
     def __init__(self, *found: ModelConfig | InferError) -> None:
         self.servers = [Server(f"grpc://{index}", each) for index, each in enumerate(found)]
 
-    def connect(self, url: str) -> Server:
+    def connect(self, url: str, access: RemoteAccess) -> Server:
+        del access
         return next(each for each in self.servers if each.url == url)
 
 

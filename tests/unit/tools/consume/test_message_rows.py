@@ -8,8 +8,8 @@ import pytest
 
 from naiad.config.features import Features
 from naiad.core.datatype import DataType
-from naiad.tools.consume.message_queue import QueueMessage
 from naiad.tools.consume.message_rows import MessageRows, dead_letter
+from naiad.tools.consume.queues.message_queue import QueueMessage
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ChunkResult

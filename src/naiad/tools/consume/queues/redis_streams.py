@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from naiad.core.errors import InferError, invalid_argument
-from naiad.tools.consume.message_queue import QueueAwayError, QueueLostError, QueueMessage
-from naiad.tools.consume.queue_address import QueueAddress
+from naiad.tools.consume.queues.message_queue import QueueAwayError, QueueLostError, QueueMessage
+from naiad.tools.consume.queues.queue_address import QueueAddress
 
 _log = logging.getLogger(__name__)
 
@@ -302,6 +302,11 @@ class RedisSink:
     async def place(self) -> tuple[object, ...]:
         """Return what the stream has alone."""
         return await self._redis.place()
+
+    def excess(self, fields: Mapping[bytes, bytes]) -> str:
+        """Return "": what clients can send fits."""
+        del fields
+        return ""
 
     async def write(self, messages: Sequence[Mapping[bytes, bytes]]) -> None:
         """Add entries in one transaction."""

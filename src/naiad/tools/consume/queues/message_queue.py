@@ -11,6 +11,9 @@ from typing import Protocol
 
 from naiad.core.errors import ErrorCode, InferError
 
+KEY = b"kafka-key"
+"""Field with the key of a message of Kafka; answers and dead letters keep it."""
+
 
 class QueueAwayError(InferError):
     """The broker does not answer, or refuses work for now; the same call may succeed later."""
@@ -86,8 +89,14 @@ class MessageSink(Protocol):
     async def place(self) -> tuple[object, ...]:
         """Return what the queue has alone, also where several addresses lead to it."""
 
+    def excess(self, fields: Mapping[bytes, bytes]) -> str:
+        """Return why a message is larger than the queue ever takes; "" if it is not."""
+
     async def write(self, messages: Sequence[Mapping[bytes, bytes]]) -> None:
-        """Write messages, all or none. After QueueAwayError they may be written all the same."""
+        """Write messages. After QueueAwayError some or all may be written all the same.
+
+        The same write is then repeated with the same sequence.
+        """
 
     async def close(self) -> None:
         """Disconnect."""

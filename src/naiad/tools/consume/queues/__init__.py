@@ -1,0 +1,1 @@
+"""Brokers of messages behind one interface: streams of Redis and NATS JetStream, topics of Kafka."""
