@@ -21,7 +21,6 @@ PREFIX = "PYTRITON_TRITON_CONFIG_"
 ACCESS_HEADER = "triton-access-token"
 DEFAULT_PROTECTED_ENDPOINTS = ("shared-memory", "model-repository", "statistics", "trace", "logging")
 _INDEXED = re.compile(r"(.+?)_(\d+)")
-_OTHER_FIELDS = frozenset({"model_repository", "flags"})
 
 
 @dataclass(kw_only=True)
