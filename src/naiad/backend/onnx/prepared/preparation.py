@@ -65,12 +65,13 @@ def open_prepared(
         session = _open_form(form, plan)
         if session is not None:
             return session, {}
-        folder.remove(key)
-        _unwritable.add(key)
+        if folder.find(key) is not None:  # otherwise another process has just removed it to make room
+            folder.remove(key)
+            _unwritable.add(key)
     if key in _unwritable:
         return open_plain()
     try:
-        return _open_and_write(folder, key, plan, open_plain)
+        return _open_and_write(folder, key, plan, open_plain, lambda: _key(context, path))
     except OSError as error:
         _log.warning("model '%s': no prepared form can be written: %s", context.name, error)
         _unwritable.add(key)
@@ -111,8 +112,11 @@ def _may_be_prepared(context: ModelContext, path: Path, plan: SessionPlan) -> bo
         return False
     try:
         sizes = {file: file.stat().st_size for file in files_below(path.parent)}
+        has_linked_folder = any(each.is_symlink() and each.is_dir() for each in path.parent.rglob("*"))
     except OSError:
         return False
+    if has_linked_folder:
+        return False  # there may be weights behind it that `files_below` does not find
     # A folder of several models does not say which of the other files belong to this one.
     return sum(file.suffix == ".onnx" for file in sizes) == 1 and sum(sizes.values()) >= _LEAST_BYTES
 
@@ -158,9 +162,12 @@ def _open_form(form: PreparedForm, plan: SessionPlan) -> Any:
 
 
 def _open_and_write(
-    folder: PreparedFolder, key: str, plan: SessionPlan, open_plain: OpenPlain
+    folder: PreparedFolder, key: str, plan: SessionPlan, open_plain: OpenPlain, key_now: Callable[[], str]
 ) -> tuple[Any, Mapping[str, Sequence[str]]]:
-    """Open the model itself and keep its form. Raises InferError as `open_plain`, OSError if no form can be kept."""
+    """Open the model itself and keep its form. Raises InferError as `open_plain`, OSError if no form can be written.
+
+    `key_now` returns the key again: the files may have changed since `key` was made of them.
+    """
     options = plan.options
     with folder.writing() as place:
         options.optimized_model_filepath = str(place / _MODEL)
@@ -179,10 +186,24 @@ def _open_and_write(
             return session, labels
         finally:
             options.optimized_model_filepath = ""
-        # A model with labels was opened again, without its last nodes.
-        if labels or not folder.keep(key, place, _tensors(session)):
+        if labels:  # the model was opened again, without its last nodes
             _unwritable.add(key)
+        else:
+            _keep(folder, key, place, session, key_now)
         return session, labels
+
+
+def _keep(folder: PreparedFolder, key: str, place: Path, session: Any, key_now: Callable[[], str]) -> None:
+    """Keep a form that was written, unless it may be of other files than the key."""
+    try:
+        if key_now() != key:
+            _log.warning("the files of a model have changed while it was loaded: its prepared form is not kept")
+        elif not folder.keep(key, place, _tensors(session)):
+            _log.warning("a prepared form has more bytes than %s: it is not kept", SETTING)
+            _unwritable.add(key)
+    except OSError as error:
+        _log.warning("no prepared form can be kept: %s", error)
+        _unwritable.add(key)
 
 
 def _tensors(session: Any) -> list[list[Any]]:

@@ -2,15 +2,16 @@
 
     <key>/model.onnx, weights.bin   a form; the key names what it was made from, with what, and for which processor
     <key>/manifest.json             the digests of its files and notes about it; written last
-    incoming/<random>/              a form that is being written
+    incoming/<random>/              a form that is being written or removed
 
-A form is never changed: it comes into place by a rename, and what a session has mapped stays there when the form is
-removed.
+A form is never changed: it comes and goes by a rename, so a process that is killed leaves no part of one, and what a
+session has mapped stays there when the form is removed.
 """
 
 import json
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -54,15 +55,19 @@ class PreparedFolder:
         folder = self._root / key
         try:
             make_private_folder(self._root)
+        except OSError:
+            return None  # `writing` reports it; what belongs to another user is not removed
+        try:
             manifest = _read_manifest(folder)
             if manifest is None:
                 return None
             notes = manifest["notes"]
             if all(self._digests.digest(folder / name) == digest for name, digest in manifest["files"].items()):
-                os.utime(folder / _MANIFEST)  # its last use
+                with suppress(OSError):  # a folder of root, or of an image, may be one to read only
+                    os.utime(folder / _MANIFEST)  # its last use
                 return PreparedForm(folder, notes)
             _log.warning("the prepared model %s is damaged and is removed", folder)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             _log.warning("the prepared model %s cannot be used: %s", folder, error)
         self.remove(key)
         return None
@@ -88,16 +93,26 @@ class PreparedFolder:
         files = {file.name: self._digests.digest(file) for file in sorted(written.iterdir())}
         content = json.dumps({"files": files, "notes": notes})
         (written / _MANIFEST).write_text(content, encoding="utf-8")
+        target = self._root / key
         with alone(self._root / _LOCK):
             self._sweep_incoming()
             self._make_room(size_bytes)
-            with suppress(OSError):  # another process has put it there meanwhile
-                written.rename(self._root / key)
+            if not (target / _MANIFEST).is_file():  # otherwise another process has put it there meanwhile
+                self._discard(target)
+                written.rename(target)
         return True
 
     def remove(self, key: str) -> None:
         """Remove a form."""
-        shutil.rmtree(self._root / key, ignore_errors=True)
+        self._discard(self._root / key)
+
+    def _discard(self, path: Path) -> None:
+        """Remove what may be a form, at once for other processes. What cannot be removed stays."""
+        gone = self._root / _INCOMING / f"removed-{secrets.token_hex(8)}"
+        with suppress(OSError):
+            gone.parent.mkdir(mode=0o700, exist_ok=True)
+            path.rename(gone)
+            _erase(gone)
 
     def _make_room(self, size_bytes: int) -> None:
         """Remove the forms that were not used for the longest time; the lock is held."""
@@ -110,15 +125,19 @@ class PreparedFolder:
             if used_bytes + size_bytes <= self._most_bytes:
                 return
             _log.info("removing the prepared model %s, which was not used lately", folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            self._discard(folder)
             used_bytes -= each_bytes
 
     def _sweep_incoming(self) -> None:
         """Remove what processes that were killed have left; the lock is held."""
         for path in (self._root / _INCOMING).iterdir():
-            with removing(path) as is_free:
-                if is_free:
-                    shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):  # also what is no folder, or cannot be removed
+                if not path.is_dir():
+                    path.unlink()
+                    continue
+                with removing(path) as is_free:
+                    if is_free:
+                        _erase(path)
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any] | None:
@@ -129,9 +148,17 @@ def _read_manifest(folder: Path) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     found = json.loads(content)
-    if not isinstance(found, dict) or not found["files"] or any(os.sep in name for name in found["files"]):
-        raise ValueError("its manifest names no files of the form")
+    if not isinstance(found, dict) or set(found["files"]) != {file.name for file in folder.iterdir()} - {_MANIFEST}:
+        raise ValueError("its manifest names other files than there are")
     return found
+
+
+def _erase(path: Path) -> None:
+    """Remove a file, a link, or a folder as far as possible. Raises OSError for a file that cannot be removed."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _size_bytes(folder: Path) -> int:

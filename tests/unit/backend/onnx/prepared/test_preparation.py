@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from naiad.backend.onnx.prepared import preparation
+from naiad.backend.onnx.prepared import preparation, prepared_folder
 from naiad.backend.onnx.prepared.known_digests import KnownDigests
 from naiad.core.errors import InferError
 from support import onnx_models
@@ -213,3 +213,84 @@ def test_wrong_number_of_bytes_is_an_error(tmp_path: Path, text: str) -> None:
     settings = {"prepared-models-bytes": text}
     with pytest.raises(InferError, match=r"prepared-models-bytes=.*expected a number of bytes such as 10GiB"):
         load_onnx(tmp_path / "m", convolutions(), backend_config=settings)
+
+
+def test_files_that_change_during_a_load_make_no_form(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the form of the new content would be that of the old one, also after a rollback."""
+    first = answer(tmp_path / "m", convolutions())
+    shutil.rmtree(cache)
+    real = onnxruntime.InferenceSession
+
+    def replace_and_open(path: object, *rest: Any, **named: Any) -> Any:
+        (tmp_path / "m" / "1" / "model.onnx").write_bytes(convolutions(seed=5))
+        return real(path, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnxruntime, "InferenceSession", replace_and_open)
+        assert answer(tmp_path / "m", None) != first
+    assert "have changed while it was loaded" in caplog.text
+    assert forms(cache) == []
+    assert answer(tmp_path / "m", convolutions()) == first
+
+
+def test_form_that_another_process_removes_is_written_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = answer(tmp_path / "m", convolutions())
+    real = preparation._open_form
+
+    def remove_and_open(form: Any, plan: Any) -> Any:
+        shutil.rmtree(form.folder)
+        return real(form, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_open_form", remove_and_open)
+        assert answer(tmp_path / "m", None) == first
+    assert len(forms(cache)) == 1
+
+
+def test_form_that_cannot_be_kept_costs_no_second_load(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened: list[str] = []
+    real = onnxruntime.InferenceSession
+
+    def open_session(path: object, *rest: Any, **named: Any) -> Any:
+        opened.append(str(path))
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
+    monkeypatch.setattr(prepared_folder, "_MANIFEST", "missing/manifest.json")
+    assert answer(tmp_path / "m", convolutions())
+    assert len(opened) == 1
+    assert "no prepared form can be kept" in caplog.text
+    assert forms(cache) == []
+
+
+def test_weights_behind_a_linked_folder_make_no_form(tmp_path: Path, cache: Path) -> None:
+    """ONNX Runtime follows the link where the model is linked, too; their changes would not be noticed."""
+    shared, version = tmp_path / "shared", tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    (shared / "weights").mkdir(parents=True)
+    (version / "weights").symlink_to(shared / "weights")
+    (version / "model.onnx").symlink_to(shared / "model.onnx")
+
+    def save(seed: int) -> None:
+        (shared / "weights" / "data.bin").unlink(missing_ok=True)
+        onnx.save_model(
+            onnx.load_from_string(convolutions(seed)),
+            str(shared / "model.onnx"),
+            save_as_external_data=True,
+            location="weights/data.bin",
+        )
+        with (version / "weights" / "notes").open("wb") as file:
+            file.truncate(1 << 20)
+        (version / "large").write_bytes(bytes(1 << 20))
+
+    save(0)
+    first = answer(tmp_path / "m", None)
+    save(1)
+    assert answer(tmp_path / "m", None) != first
+    assert forms(cache) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from naiad.backend.onnx.prepared import prepared_folder
 from naiad.backend.onnx.prepared.known_digests import KnownDigests
 from naiad.backend.onnx.prepared.prepared_folder import PreparedFolder
 
@@ -59,6 +60,7 @@ def test_file_with_another_digest_is_not_used(tmp_path: Path) -> None:
         b'{"files": {"other.onnx": "00"}, "notes": 1}',
         b'{"files": {"../b/model.onnx": "00"}, "notes": 1}',
         b"\xff",
+        b"[" * 100_000,
     ],
 )
 def test_damaged_manifest_is_no_form(tmp_path: Path, manifest: bytes) -> None:
@@ -130,3 +132,67 @@ def test_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     assert make_folder(tmp_path).find("a") is None
     with pytest.raises(PermissionError, match="belongs to user"), make_folder(tmp_path).writing():
         pass
+
+
+def test_manifest_without_one_of_the_files_is_no_form(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    write(folder, "a")
+    path = tmp_path / "a" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["files"]["model.onnx"]  # whose content nothing would check
+    path.write_text(json.dumps(manifest))
+    assert folder.find("a") is None
+
+
+def test_form_that_cannot_be_touched_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(make_folder(tmp_path), "a")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(1, "a folder of root", str(path))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert make_folder(tmp_path).find("a") is not None
+
+
+def test_form_of_another_user_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(make_folder(tmp_path), "a")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(1, "it belongs to user 4343", str(path))
+
+    monkeypatch.setattr(prepared_folder, "make_private_folder", refuse)
+    assert make_folder(tmp_path).find("a") is None
+    assert (tmp_path / "a" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_rest_of_a_form_is_replaced(tmp_path: Path, *, is_file: bool) -> None:
+    rest = tmp_path / "a"
+    if is_file:
+        rest.write_bytes(b"w")
+    else:
+        rest.mkdir()
+        (rest / "weights.bin").write_bytes(b"w")
+    folder = make_folder(tmp_path)
+    folder.find("a")
+    assert write(folder, "a")
+    assert folder.find("a") is not None
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+def test_removal_that_is_interrupted_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder(tmp_path)
+    write(folder, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared_folder.shutil, "rmtree", lambda *rest, **named: None)  # as if it were killed here
+        folder.remove("a")
+    assert not (tmp_path / "a").exists()
+    write(folder, "b")
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+def test_file_among_incoming_forms_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "incoming").mkdir(parents=True)
+    (tmp_path / "incoming" / ".DS_Store").write_bytes(b"x")
+    assert write(make_folder(tmp_path), "a")
+    assert make_folder(tmp_path).find("a") is not None
