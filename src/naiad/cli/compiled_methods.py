@@ -13,6 +13,7 @@ import importlib.util
 import marshal
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -44,7 +45,8 @@ class CompiledMethods:
             return
         from naiad.files.replacement import replace_file  # few starts write
 
-        content = importlib.util.MAGIC_NUMBER + marshal.dumps({**self._known, **self._new})
+        data = marshal.dumps({**self._known, **self._new})
+        content = importlib.util.MAGIC_NUMBER + _checksum(data) + data
         with contextlib.suppress(OSError):  # an installation that this user cannot write
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, content, is_durable=False)
@@ -64,11 +66,17 @@ def compiled_methods(name: str, folder: str = os.path.dirname(__file__)) -> Iter
     methods.keep()
 
 
+def _checksum(data: bytes) -> bytes:
+    """Return what damaged data does not have: damaged code may end the interpreter, at each start."""
+    return zlib.crc32(data).to_bytes(4, "little")
+
+
 def _read(path: Path) -> dict[str, CodeType]:
     try:
         content = path.read_bytes() if path.stat().st_size <= _MOST_BYTES else b""
         magic = importlib.util.MAGIC_NUMBER
-        found = marshal.loads(content[len(magic) :]) if content.startswith(magic) else None
+        data = content[len(magic) + 4 :]
+        found = marshal.loads(data) if content.startswith(magic + _checksum(data)) else None
     except (OSError, EOFError, ValueError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

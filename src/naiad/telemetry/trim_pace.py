@@ -48,7 +48,10 @@ class TrimPace:
         if wait_s <= 0:
             self.settle()
         elif begins_timer:
-            self._call_later(wait_s, self._end_pause)
+            try:
+                self._call_later(wait_s, self._end_pause)
+            except RuntimeError:  # the system has no more threads: the load or unload that asks must not fail
+                self._end_pause()
 
     def settle(self) -> None:
         """Return now what requests have left for later."""

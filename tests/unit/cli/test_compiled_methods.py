@@ -120,3 +120,16 @@ def test_second_start_of_the_command_compiles_no_methods(folder: Path) -> None:
     ]
     assert counts[0] > 100
     assert counts[1] == 0
+
+
+def test_damaged_code_is_not_executed(folder: Path) -> None:
+    with compiled_methods("serve", str(folder)):
+        make_class()
+    path = kept_file(folder)
+    whole = path.read_bytes()
+    place = whole.index(b"Point") if b"Point" in whole else len(whole) // 2
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert CompiledMethods(path)._known == {}
+    with compiled_methods("serve", str(folder)):
+        make_class()
+    assert path.read_bytes() == whole

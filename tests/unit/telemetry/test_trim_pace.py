@@ -67,3 +67,17 @@ def test_settling_returns_what_is_left_and_nothing_twice() -> None:
     assert heap.returned_s == [100.0, 100.5]
     heap.advance(102.0)  # its timer finds nothing to do
     assert heap.returned_s == [100.0, 100.5]
+
+
+def test_without_threads_for_timers_memory_is_returned_now() -> None:
+    def refuse(delay_s: float, call: Callable[[], object]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    heap = Heap()
+    pace = TrimPace(heap.trim, lambda: heap.now_s, refuse)
+    pace.request()
+    heap.advance(100.5)
+    pace.request()
+    heap.advance(100.7)
+    pace.request()
+    assert heap.returned_s == [100.0, 100.5, 100.7]

@@ -119,7 +119,7 @@ class ModelMapper:
         """Load the model, once."""
         with self._lock:
             if self._requests is None:
-                self._thread, self._stack = LoopThread("naiad mapper"), contextlib.AsyncExitStack()
+                self._thread = LoopThread("naiad mapper")
                 try:
                     self._requests = self._thread.run(self._load())
                 except BaseException:
@@ -128,8 +128,13 @@ class ModelMapper:
             return self._requests.signature
 
     async def _load(self) -> ChunkRequests:
-        endpoint = await self._stack.enter_async_context(open_endpoint(self._job))
-        signature = read_signature(self._job, await endpoint.metadata(), await endpoint.config())
+        async with contextlib.AsyncExitStack() as stack:
+            endpoint = await stack.enter_async_context(open_endpoint(self._job))
+            signature = read_signature(self._job, await endpoint.metadata(), await endpoint.config())
+            if self._error_column in signature.outputs:
+                name = excerpt(self._error_column)
+                raise invalid_argument(f"error_column is '{name}', an output of the model; choose another name")
+            self._stack = stack.pop_all()
         return ChunkRequests(endpoint, signature, DEFAULT_TIMEOUT_S)
 
     def _chunk(self, signature: RowSignature, columns: Mapping[str, Array], count: int) -> "Chunk":

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -76,23 +76,34 @@ class _Run:
             signature = read_signature(self._job, await endpoint.metadata(), config)
             if hint := size_hint(self._job, signature):
                 _log.warning("%s", hint)
-            facts = await asyncio.to_thread(self._facts, config)
-            checkpoint = JobCheckpoint(Path(self._job.output), facts, restart=self._job.restart)
+            reader = await asyncio.to_thread(Reader, self._files, self._job, signature)
             try:
-                resumed_rows = checkpoint.position.rows
-                set_aside: Mapping[str, str] = {}
-                if checkpoint.position.finished:
-                    publish(checkpoint)
-                else:
-                    set_aside = await self._complete(endpoint, signature, checkpoint)
-                return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
-            except BaseException:
-                checkpoint.discard_if_empty()
-                raise
+                return await self._write(endpoint, signature, config, reader)
             finally:
-                checkpoint.close()
+                reader.close()
 
-    def _facts(self, config: ModelConfig) -> Facts:
+    async def _write(
+        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, config: ModelConfig, reader: Reader
+    ) -> Summary:
+        """Write the output, or what an earlier run has left of it, and put it in its place."""
+        facts = await asyncio.to_thread(self._facts, config, sorted(reader.set_aside))
+        checkpoint = JobCheckpoint(Path(self._job.output), facts, restart=self._job.restart)
+        try:
+            resumed_rows = checkpoint.position.rows
+            set_aside: Mapping[str, str] = {}
+            if checkpoint.position.finished:
+                publish(checkpoint)
+            else:
+                set_aside = reader.set_aside
+                await self._complete(endpoint, signature, checkpoint, reader)
+            return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
+        except BaseException:
+            checkpoint.discard_if_empty()
+            raise
+        finally:
+            checkpoint.close()
+
+    def _facts(self, config: ModelConfig, set_aside: Sequence[str]) -> Facts:
         job = self._job
         facts: dict[str, object] = {
             "model": job.model,
@@ -103,6 +114,9 @@ class _Run:
             "keys": list(job.keys),
             "input files": file_facts(file for each in self._files for file in each.all),
         }
+        if set_aside:
+            # Rows are counted without them: one that can be read now would move the rows behind it.
+            facts["files that cannot be read"] = set_aside
         if is_address(job.target):
             return facts | {"configuration of the model": str(config)}
         return facts | {"model files": file_facts(model_folders(job.target, config))}
@@ -114,20 +128,18 @@ class _Run:
         return open_ray_pool(self._job, self._keys())
 
     async def _complete(
-        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, checkpoint: JobCheckpoint
-    ) -> Mapping[str, str]:
-        """Execute the rows that are left; return the files that cannot be read, with the reasons."""
-        job = self._job
-        reader = await asyncio.to_thread(Reader, self._files, job, signature)
+        self,
+        endpoint: ModelEndpoint | WorkerPool,
+        signature: RowSignature,
+        checkpoint: JobCheckpoint,
+        reader: Reader,
+    ) -> None:
+        """Execute the rows that are left."""
+        output = Output(checkpoint, Layout(self._keys(), signature.outputs))
         try:
-            output = Output(checkpoint, Layout(self._keys(), signature.outputs))
-            try:
-                await self._move(endpoint, signature, reader, output)
-            finally:
-                output.close()
+            await self._move(endpoint, signature, reader, output)
         finally:
-            reader.close()
-        return reader.set_aside
+            output.close()
 
     def _keys(self) -> list[str]:
         are_rows = any(each.rows for each in self._files)

@@ -1,5 +1,6 @@
 """A model over columns: the same columns as in files, outputs as arrays, failed rows, pickles."""
 
+import contextlib
 import pickle
 from collections.abc import Iterator
 
@@ -114,3 +115,34 @@ def test_one_element_has_one_dimension(monkeypatch) -> None:
     assert (found["Y"].dtype, found["Y"].tolist()) == (np.float32, [0, 1, 2, 3, 4])
     assert [row.tolist() for row in found["VARYING"]] == [[row] * (4 if row < 4 else 1) for row in range(5)]
     mapper.close()
+
+
+def test_a_refused_model_is_closed(monkeypatch) -> None:
+    closed: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def open_endpoint(job):
+        try:
+            yield Doubling()
+        finally:
+            closed.append(job.model)
+
+    monkeypatch.setattr(model_mapper, "open_endpoint", open_endpoint)
+    mapper = ModelMapper("models", "m", outputs=["OTHER"])
+    with pytest.raises(InferError, match="OTHER"):
+        mapper({"X": np.zeros((1, 2), np.float32)})
+    assert closed == ["m"]
+
+
+def test_error_column_is_no_output(monkeypatch) -> None:
+    monkeypatch.setattr(model_mapper, "open_endpoint", open_here(Doubling()))
+    mapper = ModelMapper("models", "m", error_column="NAME")
+    with pytest.raises(InferError, match="error_column is 'NAME', an output of the model"):
+        mapper({"X": np.zeros((1, 2), np.float32)})
+
+
+def test_batch_without_rows_has_outputs_without_rows(mapper: ModelMapper) -> None:
+    found = mapper({"X": np.zeros((0, 2), np.float32)})
+    assert {name: column.shape for name, column in found.items()} == {
+        "X": (0, 2), "Y": (0, 2), "NAME": (0,), "error": (0,),
+    }  # fmt: skip

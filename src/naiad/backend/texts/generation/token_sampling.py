@@ -41,7 +41,7 @@ class Sampler:
         self._random = None if self._is_greedy else np.random.default_rng(None if seed is None else seed % (1 << 64))
 
     def pick(self, logits: Array, excluded: Collection[int] = ()) -> int:
-        """Return the next token for logits [vocabulary], none of `excluded` unless these are all tokens.
+        """Return the next token for logits [vocabulary], none of `excluded` unless no other token is possible.
 
         Raises InferError(INTERNAL) if the logits are no numbers.
         """
@@ -51,9 +51,11 @@ class Sampler:
             raise internal(f"the model has returned the logit {values[token]} for token {token}; it is damaged")
         if self._has_penalties:
             values = self._penalized(values)
-        if excluded and len(excluded) < values.size:
-            values = values.copy()
-            values[list(excluded)] = -np.inf
+        if excluded:
+            allowed = values.copy()
+            allowed[list(excluded)] = -np.inf
+            # A model may have made all others impossible.
+            values = allowed if np.max(allowed) > -np.inf else values
         if self._has_penalties or excluded:
             token = int(np.argmax(values))
         if self._random is not None:

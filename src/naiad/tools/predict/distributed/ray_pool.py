@@ -24,7 +24,7 @@ from naiad.tools.predict.distributed.ray_connection import connect
 from naiad.tools.predict.distributed.worker_pool import PartFailedError, WorkerLostError, WorkerPool, raise_problem
 from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.prediction_job import PredictJob
-from naiad.tools.predict.row_flow import in_thread
+from naiad.tools.predict.row_flow import first_error, in_thread
 
 _PARTS_PER_WORKER = 2
 _PARTS_AHEAD = 4
@@ -123,7 +123,18 @@ class RayPool(WorkerPool):
             self._outstanding.discard(work)
 
     async def _keep_worker(self) -> None:
-        """Have one worker until this is cancelled."""
+        """Have one worker until this is cancelled, or the job has ended."""
+        try:
+            await self._restart_worker()
+        except InferError as error:
+            self._fail(error)
+        except Exception as error:  # calls of Ray raise many kinds when its connection is lost
+            reason = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+            text = " ".join(str(reason).split()) or type(reason).__name__
+            self._fail(unavailable(f"ray '{self._job.ray}' cannot be used any more: {excerpt(text)}"))
+
+    async def _restart_worker(self) -> None:
+        """Have one worker, and another one when it ends. Raises InferError, and what calls of Ray raise."""
         starts = 0
         while True:
             worker = _Worker(self._ray, self._actor_class.remote(*self._arguments))
@@ -134,11 +145,8 @@ class RayPool(WorkerPool):
             except WorkerLostError as error:
                 starts += 1
                 if starts == MAX_STARTS:
-                    self._fail(unavailable(f"a worker has ended {starts} times before its model was loaded: {error}"))
-                    return
-            except InferError as error:
-                self._fail(error)
-                return
+                    text = f"a worker has ended {starts} times before its model was loaded: {error}"
+                    raise unavailable(text) from None
             finally:
                 worker.kill()
 

@@ -100,3 +100,13 @@ def test_excluded_tokens_are_never_picked(sampling):
     assert {sampler.pick(LOGITS, {1, 2}) for _ in range(40)} <= {3, 4, 0}
     # All tokens of a tiny vocabulary: one of them all the same.
     assert Sampler(sampling).pick(LOGITS[:2], {0, 1}) in (0, 1)
+
+
+@pytest.mark.parametrize("given", [{"temperature": 0}, {}, {"min_p": 0.1}, {"top_p": 0.5}])
+def test_excluded_token_is_taken_where_no_other_is_possible(given):
+    logits = np.full(5, -np.inf, np.float32)
+    logits[3] = 2
+    sampler = Sampler({"temperature": 1, "seed": 1, **given})
+    assert sampler.pick(logits, {3}) == 3
+    logits[1] = -1e30
+    assert sampler.pick(logits, {3}) == 1

@@ -208,3 +208,29 @@ def test_errors_of_ray_are_one_line() -> None:
     )
     error = lost(ActorDiedError(text))
     assert str(error) == "the worker has ended: The actor is dead because its worker process has died."
+
+
+class LostRay(FakeRay):
+    """Ray whose connection is lost when a worker has taken a part, or before there is a worker."""
+
+    def __init__(self, *, has_actors: bool) -> None:
+        super().__init__([], self._lose)
+        self.has_actors = has_actors
+
+    def _lose(self, *parts: object):
+        raise ConnectionError("Client is shutting down.\n")
+
+    def remote(self, **options):
+        make = super().remote(**options)
+        return make if self.has_actors else lambda kind: SimpleNamespace(remote=self._lose)
+
+
+@pytest.mark.parametrize("has_actors", [False, True])
+def test_a_lost_connection_ends_the_job(*, has_actors: bool) -> None:
+    async def use(pool: RayPool):
+        await pool.model()
+        await pool.execute(part(0))
+
+    with pytest.raises(InferError, match="ray 'local' cannot be used any more: Client is shutting down") as caught:
+        in_pool(LostRay(has_actors=has_actors), use)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
