@@ -81,6 +81,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "keras": ("naiad/backend/tensorflow/", FORMATS),
     "lightgbm": ("naiad/backend/trees/", FORMATS, OPTIMIZE),
     "onnxruntime": ("naiad/backend/onnx/", OPTIMIZE),
+    "onnxruntime_genai": ("naiad/backend/onnx_genai/",),
     "openvino": ("naiad/backend/openvino/", FORMATS, OPTIMIZE),
     "safetensors": ("naiad/backend/pytorch/",),
     "sklearn": ("naiad/backend/sklearn/", FORMATS),

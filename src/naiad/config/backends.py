@@ -36,6 +36,8 @@ class KnownBackend:
     """Further names that `backend` may have in a configuration."""
     runtimes: Sequence[str] = ()
     """Values of `runtime` that the class itself supports."""
+    needs_process: bool = False
+    """Whether its instances are in worker processes always: in the server they would hold up the event loop."""
 
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
@@ -46,6 +48,14 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         module="naiad.backend.mlflow.backend:MlflowBackend",
         extra="mlflow",
         package="mlflow",
+    ),
+    KnownBackend(
+        "onnx_genai",
+        {"genai_config.json": ""},
+        module="naiad.backend.onnx_genai.backend:OnnxGenaiBackend",
+        extra="genai",
+        package="onnxruntime_genai",
+        needs_process=True,
     ),
     KnownBackend(
         "tensorflow",
@@ -200,6 +210,9 @@ PACKAGES = _by_name(lambda backend: backend.package)
 
 RUNTIMES: Mapping[str, Sequence[str]] = {backend.name: backend.runtimes for backend in KNOWN_BACKENDS}
 """Backend to the values of `runtime` that it supports itself."""
+
+PROCESS_BACKENDS: frozenset[str] = frozenset(backend.name for backend in KNOWN_BACKENDS if backend.needs_process)
+"""Backends whose instances are in worker processes always."""
 
 _CANONICAL: Mapping[str, str] = {alias: backend.name for backend in KNOWN_BACKENDS for alias in backend.aliases}
 

@@ -7,6 +7,7 @@ processes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from naiad.config.backends import PROCESS_BACKENDS, canonical_name
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelConfig
@@ -121,14 +122,15 @@ def is_isolated(config: ModelConfig, settings: Mapping[str, str]) -> bool:
     """Return whether a valid configuration has its instances in worker processes.
 
     `settings` are the `--backend-config` settings of the backend. An environment of its own needs processes too, and
-    so do ranks.
+    so do ranks, and some backends.
     """
     own = config.parameters
     if settings.get(ISOLATION, _PROCESS) != _PROCESS:
         raise invalid_argument(
             f"--backend-config={config.backend},{ISOLATION}={settings[ISOLATION][:200]}: expected {_PROCESS}"
         )
-    return any(name in own or name in settings for name in (ISOLATION, ENVIRONMENT, TENSOR_PARALLEL))
+    needs_process = canonical_name(config.backend) in PROCESS_BACKENDS
+    return needs_process or any(name in own or name in settings for name in (ISOLATION, ENVIRONMENT, TENSOR_PARALLEL))
 
 
 def check_isolation(findings: Findings) -> None:

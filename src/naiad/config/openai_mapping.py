@@ -23,7 +23,7 @@ EXPECTED = (
 )
 TEXT_BACKENDS = frozenset({"huggingface", "onnx_text"})
 """Backends of encoders, whose tensors have known names."""
-CHAT_BACKENDS = frozenset({"huggingface", "llamacpp", "onnx_decoder"})
+CHAT_BACKENDS = frozenset({"huggingface", "llamacpp", "onnx_decoder", "onnx_genai"})
 """Backends whose language models take the messages of a chat and apply its template themselves."""
 MAX_TOKENS = 1 << 31
 SAMPLING_TEXT = "sampling_parameters"

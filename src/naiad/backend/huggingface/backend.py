@@ -13,12 +13,13 @@ from naiad.backend.huggingface.generation import SIGNATURE, GenerationModel
 from naiad.backend.huggingface.tasks import TaskOutputs, outputs_of
 from naiad.backend.signature import SignatureCheck
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.texts.generation.answer_instance import check_generation
 from naiad.backend.texts.generation.text_generation import completed_generation
 from naiad.backend.texts.text_directory import Task
 from naiad.backend.texts.text_tensors import completed_texts, encoded, text_signature, texts_of
 from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import internal, invalid_argument
+from naiad.core.errors import internal
 from naiad.core.tensor import Array
 
 
@@ -44,7 +45,7 @@ class HuggingFaceBackend(Backend):
         """Read the directory and hold the configuration against it. Raises InferError."""
         directory, parameters = _open(context)
         if directory.task is Task.TEXT_GENERATION:
-            _check_generation(context)
+            check_generation(context.config, self.name, SIGNATURE)
             return GenerationModel(context, directory, parameters)
         model = HuggingFaceModel(context, directory, parameters)
         SignatureCheck(execution_config(context.config), model.signature).check()
@@ -54,18 +55,6 @@ class HuggingFaceBackend(Backend):
 def _open(context: ModelContext) -> tuple[HuggingFaceDirectory, Parameters]:
     parameters = Parameters(context.config, context.backend_config)
     return HuggingFaceDirectory(context, parameters), parameters
-
-
-def _check_generation(context: ModelContext) -> None:
-    """Raise InferError(INVALID_ARG) if the configuration is not that of a model that generates text."""
-    config = context.config
-    if not config.model_transaction_policy.decoupled or config.max_batch_size:
-        raise invalid_argument(
-            f"model '{config.name}': the huggingface backend generates text with model_transaction_policy "
-            f"{{ decoupled: true }} and max_batch_size: 0, not {config.max_batch_size}; each instance generates for "
-            "one request at a time"
-        )
-    SignatureCheck(config, SIGNATURE).check()
 
 
 class HuggingFaceModel(Model):

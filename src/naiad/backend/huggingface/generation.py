@@ -5,33 +5,23 @@ ends are the same as for its other decoders.
 """
 
 import logging
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import transformers
 
 from naiad.backend.api import Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework import Parameters, reason, threads_per_instance
+from naiad.backend.framework import Parameters, threads_per_instance
 from naiad.backend.huggingface.directory import HuggingFaceDirectory, SharedWeights
-from naiad.backend.texts.generation.decoder_request import DecoderFacts, DecoderRequest, read_decoder_request
+from naiad.backend.texts.generation.answer_instance import AnswerInstance, is_over
+from naiad.backend.texts.generation.decoder_request import DecoderFacts, DecoderRequest
 from naiad.backend.texts.generation.generation_directory import GenerationDirectory
 from naiad.backend.texts.generation.text_generation import DECODER_OUTPUTS, ResponseTensors, decoder_signature
-from naiad.backend.texts.generation.token_answer import Emit, TokenAnswer
-from naiad.core.batch import Batch
-from naiad.core.errors import InferError, internal, invalid_argument
-from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
+from naiad.backend.texts.generation.token_answer import TokenAnswer
 
 _log = logging.getLogger(__name__)
 
 SIGNATURE = decoder_signature("Hugging Face", has_text=True)
-_DEFAULT_WINDOW = 4096
-"""The most tokens of a prompt and its answer, unless the model has fewer or the owner says otherwise."""
-_MAX_WINDOW = 1 << 20
-_LEAST_WINDOW = 16
-_PAUSE_S = 0.01
 _NO_TOKEN = float("-inf")
 
 
@@ -64,66 +54,21 @@ def _facts(directory: HuggingFaceDirectory, files: GenerationDirectory, paramete
     vocabulary = directory.text_setting("vocab_size")
     if type(vocabulary) is not int or vocabulary < 1:
         raise directory.error("says nowhere how many tokens it knows; write 'vocab_size' in config.json")
-    known = min(files.window() or _MAX_WINDOW, _MAX_WINDOW)
-    window = parameters.count("context_tokens", min(known, _DEFAULT_WINDOW), maximum=known)
-    if window < _LEAST_WINDOW:
-        raise parameters.error("context_tokens", f"a number from {_LEAST_WINDOW} to {known}")
-    return DecoderFacts(
-        files.prompts(parameters),
-        window,
-        vocabulary,
-        files.end_tokens(parameters, vocabulary),
-        files.sampling_defaults(),
-        parameters.count("max_tokens", window, maximum=window) or window,
-    )
+    return files.facts(parameters, vocabulary)
 
 
-class GenerationInstance(Instance):
+class GenerationInstance(AnswerInstance):
     """Generates for one request at a time."""
 
     def __init__(self, model: GenerationModel, model_name: str, executable: Any) -> None:
-        self._model = model
-        self._model_name = model_name
+        super().__init__(model_name, "huggingface", model.facts, model.tensors)
+        self._thread_count = model.thread_count
         self._executable = executable
-        self._answer: TokenAnswer | None = None
-        self._is_interrupted = False
 
-    def execute(self, batch: Batch) -> Sequence[InferResponse]:
-        """Generate for each request of a batch, and emit its responses."""
-        emit = batch.emit
-        if emit is None:
-            raise invalid_argument("the huggingface backend generates text in decoupled models only")
-        batch.compute_start_ns = time.monotonic_ns()
-        for request in batch.requests:
-            try:
-                self._generate(request, emit)
-            except InferError as error:
-                emit(request, InferResponse(self._model.tensors.empty, error=error))
-        batch.compute_end_ns = time.monotonic_ns()
-        return ()
-
-    def _generate(self, request: InferRequest, emit: Emit) -> None:
-        model = self._model
-        asked = read_decoder_request(request, model.facts)
-        self._answer = answer = TokenAnswer(request, asked, model.facts, model.tensors, emit)
-        if self._is_interrupted:
-            answer.interrupt()
-        try:
-            self._compute(asked, answer)
-        except InferError as error:
-            answer.fail(error)
-        except Exception as error:  # PyTorch raises classes of several libraries
-            text = f"model '{self._model_name}' failed on its tokens: {reason(error)}"
-            answer.fail(internal(text))
-        finally:
-            self._answer = None
-        if not answer.over.is_set():
-            answer.end_cancelled()
-
-    def _compute(self, asked: DecoderRequest, answer: TokenAnswer) -> None:
+    def compute(self, asked: DecoderRequest, answer: TokenAnswer) -> None:
         """Compute logits until the answer is over."""
         # PyTorch has the number for each thread that calls it.
-        torch.set_num_threads(self._model.thread_count)
+        torch.set_num_threads(self._thread_count)
         prompt = torch.tensor([asked.prompt], device=self._executable.device)
         # Of a configuration of its own: the defaults of the files hold in `DecoderFacts`.
         settings = transformers.GenerationConfig(
@@ -138,13 +83,6 @@ class GenerationInstance(Instance):
                 stopping_criteria=[_End(answer)],
             )
 
-    def interrupt(self) -> None:
-        """End the generation before its next token."""
-        self._is_interrupted = True
-        answer = self._answer
-        if answer is not None:
-            answer.interrupt()
-
 
 class _ServerChoice(transformers.LogitsProcessor):  # type: ignore[misc]
     """Has the server choose the next token: no other one has a finite logit after this."""
@@ -154,9 +92,7 @@ class _ServerChoice(transformers.LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         answer = self._answer
-        while answer.is_waiting and not answer.is_cancelled:
-            time.sleep(_PAUSE_S)
-        if answer.is_cancelled:
+        if is_over(answer):
             return scores
         answer.take(scores[0].float().cpu().numpy())
         chosen = torch.full_like(scores, _NO_TOKEN)

@@ -146,6 +146,13 @@ KINDS: Sequence[FileKind] = (
     ),
     FileKind("a JAX function", "serve it with naiad", (".jaxexport",), backend="jax"),
     FileKind("an MLflow model", f"with mlflow.pyfunc, {_PYTHON_MODEL}", marker="MLmodel", backend="mlflow"),
+    # Before the kinds of its other files.
+    FileKind(
+        "a directory of ONNX Runtime GenAI",
+        f"with onnxruntime-genai, {_PYTHON_MODEL}",
+        marker="genai_config.json",
+        backend="onnx_genai",
+    ),
     FileKind(
         "a Hugging Face model",
         f"export it with optimum-cli export onnx, or {_PYTHON_MODEL}",
