@@ -11,6 +11,10 @@ import tritonclient.http as triton
 from bench.decoder_models import DecoderShape
 from tokenizers import Tokenizer
 
+from naiad.backend.onnx_genai.backend import OnnxGenaiBackend
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
+from support.backend_parts import load_model, make_context
 from support.decoder_models import WholePrompt
 from support.genai_models import genai_config, write_genai
 from support.model_repository import write_model
@@ -24,7 +28,7 @@ RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
 class Scene:
-    """A server with `parts` and `broken` in its repository and the bare directory `tiny`."""
+    """A server with `parts` in its repository and the bare directory `tiny`."""
 
     def __init__(self, server, path):
         self.server = server
@@ -41,13 +45,9 @@ def scene(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
     bare = tmp_path_factory.mktemp("bare") / "tiny"
     path = write_genai(bare, SHAPE)
-    for name in ("parts", "broken"):
-        write_model(repository, name, CONFIG, {})
-        write_genai(repository / name / "1", SHAPE)
-    wrong = genai_config(SHAPE)
-    wrong["model"]["decoder"]["filename"] = "missing.onnx"
-    (repository / "broken" / "1" / "genai_config.json").write_text(json.dumps(wrong))
-    flags = (f"--model-repository={repository}", "--exit-on-error=false", "--strict-readiness=false", str(bare))
+    write_model(repository, "parts", CONFIG, {})
+    write_genai(repository / "parts" / "1", SHAPE)
+    flags = (f"--model-repository={repository}", str(bare))
     with serving(tmp_path_factory.mktemp("log") / "log", *flags) as running:
         yield Scene(running, path)
 
@@ -117,8 +117,11 @@ def test_server_answers_while_a_long_prompt_is_read(scene, client):
     assert status == 200
 
 
-def test_directory_that_cannot_be_loaded_is_named(scene):
-    found = httpx.post(f"http://{scene.server.http_url}/v2/repository/index", json={}, timeout=60).json()
-    reason = next(each["reason"] for each in found if each["name"] == "broken")
-    assert "cannot be loaded by onnxruntime-genai" in reason
-    assert "missing.onnx" in reason
+def test_directory_that_cannot_be_loaded_is_named(tmp_path):
+    write_genai(tmp_path / "1")
+    wrong = genai_config()
+    wrong["model"]["decoder"]["filename"] = "missing.onnx"
+    (tmp_path / "1" / "genai_config.json").write_text(json.dumps(wrong))
+    config = ModelConfig(name="m", backend="onnx_genai")
+    with pytest.raises(InferError, match=r"cannot be loaded by onnxruntime-genai .*missing\.onnx"):
+        load_model(OnnxGenaiBackend(), make_context(config, tmp_path))
