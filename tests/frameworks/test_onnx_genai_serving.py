@@ -77,9 +77,9 @@ def test_prompt_in_parts_gives_the_same_text(client, scene):
         assert found.choices[0].text == scene.text("hello, world", 12)
 
 
-def test_text_goes_on_after_its_end(client):
+def test_text_has_as_many_tokens_as_asked(client):
     found = client.completions.create(
-        model="parts", prompt="hello", max_tokens=200, temperature=3, seed=1, extra_body={"ignore_eos": True}
+        model="parts", prompt="hello", max_tokens=200, temperature=3, seed=1, extra_body={"min_tokens": 200}
     )
     assert (found.choices[0].finish_reason, found.usage.completion_tokens) == ("length", 200)
 
@@ -91,7 +91,7 @@ def test_context_is_the_one_of_the_file(client):
 
 def test_disconnect_frees_the_slot(scene, client):
     """The only slot generates thousands of tokens; when its client leaves, another one has its text."""
-    body = {"model": "tiny", "prompt": "hello", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 4000, "min_tokens": 4000, "stream": True}
     with httpx.stream("POST", f"http://{scene.server.http_url}/v1/completions", json=body, timeout=300) as stream:
         next(stream.iter_lines())
     assert client.completions.create(model="tiny", prompt="hello", max_tokens=1).usage.completion_tokens == 1
