@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,12 +67,19 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
             status = status or (WORSE if comparison.is_worse_past_limit else 0)
     except ConnectionFailedError as error:
         progress.clear()
-        where = "" if plan.service.url in error.message else f"{plan.service.url}: "
-        return fail(program, f"{where}{error.message}; give the address of a running server with -u", FAILED)
+        return fail(program, _unreached(error, plan.service.url), FAILED)
     except (InferError, OSError, ValueError, ChartsMissingError) as error:
         progress.clear()
         return fail(program, getattr(error, "message", None) or error, FAILED)
     return status
+
+
+def _unreached(error: ConnectionFailedError, url: str) -> str:
+    from naiad.tools.perf.perf_session import LoadNotSentError
+
+    where = "" if url in error.message else f"{url}: "
+    is_reached = isinstance(error, LoadNotSentError)  # The run has read the model from the server.
+    return f"{where}{error.message}" + ("" if is_reached else "; give the address of a running server with -u")
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:
@@ -179,6 +187,6 @@ def _percent(text: str) -> float:
         value = float(text.rstrip("%"))
     except ValueError:
         value = -1.0
-    if not value >= 0:
+    if not 0 <= value < math.inf:
         raise FlagError(f"--fail-over is '{text}'; use a percentage, for example 5%")
     return value

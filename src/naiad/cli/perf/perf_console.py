@@ -23,6 +23,10 @@ class ConsoleProgress(PerfProgress):
         """Print a sentence, also without progress: it is about what is measured."""
         print(f"note: {text}", file=sys.stderr, flush=True)
 
+    def level_connects(self, load: Load) -> None:
+        """Show that connections are opened, which takes time if they are thousands."""
+        self._status.replace(f"{load_name(load)}: opens connections")
+
     def level_started(self, load: Load) -> None:
         """Note the load."""
         self._load = load_name(load)

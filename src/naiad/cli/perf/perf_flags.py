@@ -137,10 +137,10 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="greatest width of intervals (10: 5 %% to each side), or difference of windows; default 10",
     )
     add("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
-    add("--duration", type=time_in("s"), default=0.0, metavar="S", help="longest time of a load; default -p times -r")
+    add("--duration", type=time_in("s"), metavar="S", help="longest time of a load; default -p times -r")
     add("--max-errors", metavar="N|P%%", help="errors of a load allowed, as a count or a percentage; default 1%%")
     add("--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency")
-    add("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
+    add("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests; 0: until stable")
     add("--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before")
     add("--slo", type=time_in("ms"), default=0.0, metavar="MS", help="responses within it count as goodput")
     add("--repeat", type=int, default=1, metavar="N", help="measure all loads N times, in turn")

@@ -1,6 +1,7 @@
 """From flags to the plan of a run, with the checks of their values."""
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
 from naiad.options.duration import read_time
+from naiad.tools.perf.load.arrivals import MAX_CONCURRENCY
 from naiad.tools.perf.load.search import check_loads
 from naiad.tools.perf.perf_plan import (
     Concurrency,
@@ -31,31 +33,46 @@ from naiad.tools.perf.perf_plan import (
 )
 
 _Number = TypeVar("_Number", int, float)
+_LONGEST_S = 100 * 24 * 3600.0
+"""Of times: what is longer is a mistake, and does not fit into the clocks of the system."""
+_MOST_REQUESTS = 1_000_000_000
+_MOST_PROCESSES = 256
+_MOST_TRIALS = 1_000_000
+_WIDEST_PERCENT = 1_000_000.0
+_MOST_ROWS = 1_000_000
+_MOST_SEED = (1 << 63) - 1
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
+_MOST_BYTES = 1 << 30
+"""Of a string or an output; gRPC carries at most 2 GiB in a message."""
+_FASTEST, _SLOWEST = 1e6, 1e-6
+"""Of a replay, as factors."""
 
 
 class FlagError(ValueError):
     """A flag whose value makes no sense; the message names flag, value and fix."""
 
 
-def at_least(value: _Number, minimum: _Number, flag: str) -> _Number:
-    """Return `value`. Raises FlagError if it is smaller."""
-    if not value >= minimum:
-        raise FlagError(f"{flag} is {value:g}; use {minimum:g} or more")
+def between(value: _Number, minimum: _Number, maximum: _Number, flag: str) -> _Number:
+    """Return `value`. Raises FlagError unless it is a number from `minimum` to `maximum`."""
+    if not minimum <= value <= maximum:
+        shown = str(value)[:_SHOWN_CHARACTERS]
+        raise FlagError(f"{flag} is {shown.removesuffix('.0')}; use {_plain(minimum)} to {_plain(maximum)}")
     return value
 
 
-def positive(value: float, flag: str) -> float:
-    """Return `value`. Raises FlagError unless it is above 0."""
-    if not value > 0:
-        raise FlagError(f"{flag} is {value:g}; use a number above 0")
+def above_zero(value: float, maximum: float, flag: str) -> float:
+    """Return `value`. Raises FlagError unless it is a number above 0, at most `maximum`."""
+    if not 0 < value <= maximum:
+        raise FlagError(f"{flag} is {value:g}; use a number above 0, at most {_plain(maximum)}")
     return value
 
 
-def share(value: float, flag: str) -> float:
-    """Return `value`. Raises FlagError unless it is 0 to 1."""
-    if not 0 <= value <= 1:
-        raise FlagError(f"{flag} is {value:g}; use 0 to 1")
-    return value
+def _plain(value: float) -> str:
+    """Return a number as users write it: 1000000 and not 1e+06."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+_SHOWN_CHARACTERS = 40
 
 
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
@@ -81,17 +98,17 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         raise FlagError("--periodic-concurrency-range counts responses of streams; add -i grpc --streaming")
     return Plan(
         service=service,
-        models=_models(flags),
+        models=_models(flags, is_perf_analyzer=is_perf_analyzer),
         loads=loads,
         measuring=_measuring(flags, is_perf_analyzer=is_perf_analyzer),
-        processes=at_least(flags.processes, 0, "--processes"),
+        processes=between(flags.processes, 0, _MOST_PROCESSES, "--processes"),
         metrics_url=_metrics_url(flags),
-        metrics_interval_ms=at_least(flags.metrics_interval, 10, "--metrics-interval"),
-        timing_share=share(flags.timing_share, "--timing-share"),
-        repeat=at_least(flags.repeat, 1, "--repeat"),
+        metrics_interval_ms=between(flags.metrics_interval, 10, round(_LONGEST_S * 1e3), "--metrics-interval"),
+        timing_share=between(flags.timing_share, 0.0, 1.0, "--timing-share"),
+        repeat=between(flags.repeat, 1, _MOST_REQUESTS, "--repeat"),
         replay_files=tuple(flags.replay or ()),
         replay_service=_replay_service(flags, service),
-        replay_speed=positive(flags.replay_speed, "--replay-speed"),
+        replay_speed=between(flags.replay_speed, _SLOWEST, _FASTEST, "--replay-speed"),
         is_fixed_schedule=flags.fixed_schedule,
         composing_models=tuple(filter(None, flags.bls_composing_models.split(","))),
         endpoint=flags.endpoint,
@@ -115,7 +132,7 @@ def _loads(flags: argparse.Namespace) -> Search | Load:
     }
     if empty := next((flag for flag, value in given.items() if value == ""), ""):
         raise FlagError(f"{empty} is empty; give it a value, or leave it out")
-    if not given and flags.old_concurrency:
+    if not given and flags.old_concurrency is not None:
         end = f":{flags.old_end or 0}" if flags.old_dynamic else ""
         given["--concurrency-range"] = f"{flags.old_concurrency}{end}"
     if len(given) > 1:
@@ -136,7 +153,7 @@ def _search(flags: argparse.Namespace, flag: str, text: str) -> Search:
     parts = text.split(":")
     try:
         numbers = [float(part) if is_rate else float(int(part)) for part in parts]
-    except ValueError:
+    except (ValueError, OverflowError):
         kind = "numbers" if is_rate else "whole numbers"
         raise FlagError(f"{flag} is '{text}'; use START:END:STEP with {kind}, for example 1:8:1") from None
     if len(numbers) > 3:
@@ -153,7 +170,7 @@ def _groups(flags: argparse.Namespace, flag: str, text: str) -> PeriodicConcurre
     if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         raise FlagError(f"{flag} is '{text}'; use START:END:STEP with whole numbers, for example 10:100:30")
     start, end, step = (*map(int, parts), 1)[:3]
-    return PeriodicConcurrency(start, end, step, at_least(flags.request_period, 1, "--request-period"))
+    return PeriodicConcurrency(start, end, step, between(flags.request_period, 1, _MOST_REQUESTS, "--request-period"))
 
 
 def _read_gaps(flags: argparse.Namespace, flag: str, file: str) -> Intervals:
@@ -201,7 +218,8 @@ def _service(flags: argparse.Namespace) -> ServerTarget:
     if flags.service_kind != "triton":
         if not flags.model_repository:
             raise FlagError(f"--service-kind {flags.service_kind} needs --model-repository DIR")
-        return ServerTarget(flags.model_repository, Protocol.IN_PROCESS, request_timeout_s=flags.request_timeout)
+        timeout_s = _request_timeout_s(flags)
+        return ServerTarget(flags.model_repository, Protocol.IN_PROCESS, request_timeout_s=timeout_s)
     uses_tls = kind is Protocol.GRPC and flags.ssl_grpc_use_ssl.lower() in _TRUE
     url = flags.url or ("localhost:8001" if kind is Protocol.GRPC else "localhost:8000")
     if not url.startswith(_SCHEMES):
@@ -244,8 +262,12 @@ def _service_at(url: str, flags: argparse.Namespace) -> ServerTarget:
         key_file=getattr(flags, f"{side}_key_file"),
         verifies_peer=is_grpc or flags.ssl_https_verify_peer == 1,
         verifies_host=is_grpc or flags.ssl_https_verify_host == 2,
-        request_timeout_s=positive(flags.request_timeout, "--request-timeout"),
+        request_timeout_s=_request_timeout_s(flags),
     )
+
+
+def _request_timeout_s(flags: argparse.Namespace) -> float:
+    return above_zero(flags.request_timeout, _LONGEST_S, "--request-timeout")
 
 
 def _headers(texts: Sequence[str]) -> dict[str, str]:
@@ -265,9 +287,9 @@ def _metrics_url(flags: argparse.Namespace) -> str:
     return url if "://" in url else f"http://{url}"
 
 
-def _models(flags: argparse.Namespace) -> list[ModelLoad]:
-    batch_size = at_least(flags.batch_size, 1, "-b")
-    inputs, sequences = _inputs(flags), _sequences(flags)
+def _models(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> list[ModelLoad]:
+    batch_size = between(flags.batch_size, 1, _MOST_ROWS, "-b")
+    inputs, sequences = _inputs(flags), _sequences(flags, is_perf_analyzer=is_perf_analyzer)
     models = []
     for text in flags.models or ():
         name, equals, weight = text.rpartition("=")
@@ -282,7 +304,7 @@ def _models(flags: argparse.Namespace) -> list[ModelLoad]:
                 batch_size,
                 inputs,
                 sequences,
-                positive(part, f"-m {text}: the weight"),
+                between(part, _LEAST_WEIGHT, _MOST_WEIGHT, f"-m {text}: the weight"),
             )
         )
     return models
@@ -298,15 +320,21 @@ def _inputs(flags: argparse.Namespace) -> InputSettings:
         sources,
         shapes=dict(_shape(text) for text in flags.shape),
         integer_bounds=dict(_bound(text) for text in flags.input_bound),
-        image_scale=flags.image_scale,
+        image_scale=_image_scale(flags.image_scale),
         string_data=flags.string_data,
-        string_length=at_least(flags.string_length, 0, "--string-length"),
+        string_length=between(flags.string_length, 0, _MOST_BYTES, "--string-length"),
         parameters=dict(_parameter(text) for text in flags.request_parameter),
         shared_memory=flags.shared_memory,
-        output_bytes=at_least(flags.output_shared_memory_size, 1, "--output-shared-memory-size"),
-        validation_tolerance=at_least(flags.validation_tolerance, 0.0, "--validation-tolerance"),
-        seed=flags.random_seed,
+        output_bytes=between(flags.output_shared_memory_size, 1, _MOST_BYTES, "--output-shared-memory-size"),
+        validation_tolerance=between(flags.validation_tolerance, 0.0, 1.0, "--validation-tolerance"),
+        seed=between(flags.random_seed, 0, _MOST_SEED, "--random-seed"),
     )
+
+
+def _image_scale(value: float) -> float:
+    if not 0 < abs(value) < math.inf:
+        raise FlagError(f"--image-scale is {value:g}; use a factor that is not 0, for example 1")
+    return value
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -334,52 +362,74 @@ def _parameter(text: str) -> tuple[str, ParameterValue]:
         if name and colon:
             match kind:
                 case "int" | "uint":
-                    return name, int(value)
+                    return name, _integer(value)
                 case "bool":
                     return name, {"true": True, "false": False}[value.lower()]
                 case "string":
                     return name, value
                 case "float" | "double":
-                    return name, float(value)
+                    return name, _finite(value)
     except (ValueError, KeyError):
         raise FlagError(f"--request-parameter is '{text}'; '{value}' is no {kind}") from None
     raise FlagError(f"--request-parameter is '{text}'; use NAME:VALUE:TYPE with int, bool, string or float")
 
 
-def _sequences(flags: argparse.Namespace) -> Sequences:
-    default = Sequences()
+def _integer(text: str) -> int:
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("it does not fit into 64 bits")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("JSON has no such number")
+    return value
+
+
+def _sequences(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Sequences:
+    default, length = Sequences(), flags.sequence_length
+    if is_perf_analyzer and length == 0:
+        length = None  # perf_analyzer takes its default.
     first_id, last_id = 0, default.last_id
     if flags.sequence_id_range:
         start, _, end = flags.sequence_id_range.partition(":")
-        if not start.isdigit() or (end and not end.isdigit()) or (end and int(end) <= int(start)) or int(start) < 1:
-            raise FlagError(f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END with 0 < START < END")
-        first_id, last_id = int(start), int(end) - 1 if end else default.last_id
+        is_written = start.isdecimal() and (end.isdecimal() or not end)
+        first_id, last_id = (int(start), int(end) - 1 if end else default.last_id) if is_written else (0, 0)
+        if not 0 < first_id <= last_id < 1 << 64:
+            raise FlagError(
+                f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END with 0 < START < END, "
+                f"at most {1 << 64}; without END it is {default.last_id + 1}"
+            )
     return Sequences(
-        length=at_least(flags.sequence_length or default.length, 1, "--sequence-length"),
-        length_variation_percent=at_least(flags.sequence_length_variation, 0.0, "--sequence-length-variation"),
-        count=at_least(flags.num_of_sequences, 1, "--num-of-sequences"),
+        length=default.length if length is None else between(length, 1, _MOST_REQUESTS, "--sequence-length"),
+        length_variation_percent=between(flags.sequence_length_variation, 0.0, 100.0, "--sequence-length-variation"),
+        count=between(flags.num_of_sequences, 1, MAX_CONCURRENCY, "--num-of-sequences"),
         first_id=first_id,
         last_id=last_id,
         are_serial=flags.serial_sequences,
-        has_length=flags.sequence_length is not None,
+        has_length=length is not None,
     )
 
 
 def _measuring(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Measuring:
-    if flags.percentile is not None and not 0 < flags.percentile < 100:
-        raise FlagError(f"--percentile is {flags.percentile}; use 1 to 99")
+    percentile = None if is_perf_analyzer and flags.percentile == -1 else flags.percentile
+    if percentile is not None and not 0 < percentile < 100:
+        raise FlagError(f"--percentile is {percentile}; use 1 to 99")
+    duration_s = 0.0 if flags.duration is None else between(flags.duration, 0.001, _LONGEST_S, "--duration")
     default = Stop.TIME_WINDOWS if is_perf_analyzer else Stop.CONFIDENCE
     stop = Stop(flags.measurement_mode) if flags.measurement_mode else default
     return Measuring(
         stop=Stop.REQUEST_COUNT if flags.request_count else stop,
-        window_ms=at_least(flags.measurement_interval, 1, "-p"),
-        window_requests=at_least(flags.measurement_request_count, 1, "--measurement-request-count"),
-        stability_percent=positive(flags.stability_percentage, "-s"),
-        max_trials=at_least(flags.max_trials, 1, "-r"),
-        duration_ms=round(at_least(flags.duration, 0.0, "--duration") * 1e3),
-        percentile=flags.percentile,
-        latency_limit_us=at_least(flags.latency_threshold, 0.0, "-l") * 1e3,
-        warmup_requests=at_least(flags.warmup_request_count, 0, "--warmup-request-count"),
-        request_count=at_least(flags.request_count, 0, "--request-count"),
-        slo_us=at_least(flags.slo, 0.0, "--slo") * 1e3,
+        window_ms=between(flags.measurement_interval, 1, round(_LONGEST_S * 1e3), "-p"),
+        window_requests=between(flags.measurement_request_count, 1, _MOST_REQUESTS, "--measurement-request-count"),
+        stability_percent=above_zero(flags.stability_percentage, _WIDEST_PERCENT, "-s"),
+        max_trials=between(flags.max_trials, 1, _MOST_TRIALS, "-r"),
+        duration_ms=round(duration_s * 1e3),
+        percentile=percentile,
+        latency_limit_us=between(flags.latency_threshold, 0.0, _LONGEST_S * 1e3, "-l") * 1e3,
+        warmup_requests=between(flags.warmup_request_count, 0, _MOST_REQUESTS, "--warmup-request-count"),
+        request_count=between(flags.request_count, 0, _MOST_REQUESTS, "--request-count"),
+        slo_us=between(flags.slo, 0.0, _LONGEST_S * 1e3, "--slo") * 1e3,
     )

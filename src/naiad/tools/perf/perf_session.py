@@ -14,8 +14,8 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from naiad.client import Client
-from naiad.core.errors import invalid_argument
+from naiad.client import Client, ConnectionFailedError
+from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ServerMetadata
 from naiad.core.version import __version__
 from naiad.tools.measure.result import Result, Row
@@ -63,8 +63,14 @@ _SHARED_MEMORY_SLOTS = 64
 _OPEN_LOOP_CONNECTIONS = 16
 """At first; more are opened when requests wait for them."""
 _BUSY_CPU_SHARE = 0.9
+_CANCEL_S = 2.0
+"""An interrupted run waits for so long until no further connection is opened."""
 _SWITCH_INTERVAL_S = 0.0005
 """The thread that computes the verdict may not hold up the loop for Python's 5 ms."""
+
+
+class LoadNotSentError(ConnectionFailedError):
+    """The connections that a load needs could not be opened, or the run was interrupted meanwhile."""
 
 
 class Session:
@@ -231,7 +237,8 @@ class Session:
         return targets[0] if len(targets) == 1 else RoutedTarget(targets)
 
     async def measure(self, load: Load) -> list[Row]:
-        """Measure a load; return a row for each model. Raises InferError(INVALID_ARG) for one that makes no sense.
+        """Measure a load; return a row for each model. Raises InferError(INVALID_ARG) for one that makes no sense,
+        LoadNotSentError for one whose connections cannot be opened.
 
         A single generator process that turns out to be the limit is replaced by several, and the load is measured
         again, while cores are free and the plan does not say how many processes to use.
@@ -254,7 +261,7 @@ class Session:
 
     async def _measured(self, load: Load) -> tuple[Measurement, float]:
         assert self._generator is not None, "the session is not open"
-        await self._generator.open(_most_outstanding(load))
+        await self._connect(load)
         self._progress.level_started(load)
         plan, idle_cores = self.plan, IdleCores()
         level = Level(load, plan.measuring, self._generator, self._progress, self._statistics, self._interrupted)
@@ -270,6 +277,26 @@ class Session:
         measurement.metrics = list(scrape.scrapes) if scrape else []
         measurement.composing = self._composing
         return measurement, idle_cores.mean()
+
+    async def _connect(self, load: Load) -> None:
+        """Open the connections of a load; an interrupt ends it."""
+        assert self._generator is not None
+        self._progress.level_connects(load)
+        opening = asyncio.ensure_future(self._generator.open(_most_outstanding(load)))
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            await asyncio.wait((opening, interrupted), return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+                return
+        except InferError as error:
+            raise LoadNotSentError(error.message) from error
+        finally:
+            interrupted.cancel()
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait((opening,), timeout=_CANCEL_S)
+        raise LoadNotSentError("interrupted before its connections were open")
 
     def _rows(self, load: Load, measurement: Measurement) -> list[Row]:
         return [row(self.plan, index, load, measurement) for index in range(len(self.plan.models))]
@@ -324,7 +351,7 @@ async def run(
     `export` gets each load when it has been measured, in a thread.
 
     SIGINT and SIGTERM end the load in progress, and the result has what was measured so far; a second signal ends the
-    process. Raises as `Session.open` does.
+    process. Raises as `Session.open` does, and LoadNotSentError if not even the first load could be sent.
     """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     async with Session(plan, progress, targets, export) as session:
@@ -346,10 +373,15 @@ async def _measure_all(session: Session) -> tuple[list[Row], float | None, str]:
     found: float | None = None
     for _ in range(session.plan.repeat):
         loads = session.loads
-        if not isinstance(loads, Search):
-            rows += await session.measure(loads)
-        else:
-            found = await _search(session, loads, rows)
+        try:
+            if not isinstance(loads, Search):
+                rows += await session.measure(loads)
+            else:
+                found = await _search(session, loads, rows)
+        except LoadNotSentError as error:
+            if not rows and not session.is_interrupted:
+                raise
+            return rows, found, "interrupted" if session.is_interrupted else error.message
         if rows and rows[-1].interrupted:
             return rows, found, _exit_reason(session, rows[-1])
         if session.is_interrupted:

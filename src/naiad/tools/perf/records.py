@@ -79,6 +79,7 @@ class Records:
         self.template = array("i")
         self.sequence_id = array("Q")
         self.sequence_end = array("b")
+        """1 for the request that ended last in its sequence, none of which failed."""
         self.failures: list[FailureKind] = []
         self.timings: list[tuple[int, str]] = []
         """Index of a request and its `server-timing`."""
@@ -91,8 +92,8 @@ class Records:
     def __len__(self) -> int:
         return len(self.end_ns)
 
-    def add(self, exchange: SentRequest) -> None:
-        """Append a request that has ended."""
+    def add(self, exchange: SentRequest, *, is_sequence_served: bool = False) -> None:
+        """Append a request that has ended, the last one of a sequence without a failure or another one."""
         if exchange.timing and len(self.timings) < _MAX_TIMINGS:
             self.timings.append((len(self.end_ns), exchange.timing))
         self.intended_ns.append(exchange.intended_ns)
@@ -105,7 +106,7 @@ class Records:
         self.model.append(exchange.model_index)
         self.template.append(exchange.template_index)
         self.sequence_id.append(exchange.sequence_id)
-        self.sequence_end.append(exchange.sequence_end)
+        self.sequence_end.append(is_sequence_served)
         if exchange.gaps_ns and len(self.gaps_ns) < _MAX_GAPS:
             self.gaps_ns.extend(exchange.gaps_ns)
 

@@ -156,8 +156,53 @@ def test_parameters_have_their_types() -> None:
         (("--sequence-id-range", "5:5"), "START < END"),
         (("-b", "0"), "-b is 0"),
         (("--percentile", "100"), "use 1 to 99"),
-        (("-p", "0"), "-p is 0; use 1 or more"),
+        (("-p", "0"), "-p is 0; use 1 to 8640000000"),
         (("--slo", "nan"), "--slo is nan"),
+        (("--slo", "inf"), "--slo is inf"),
+        (("-l", "inf"), "-l is inf; use 0 to"),
+        (("-l", "-1"), "-l is -1"),
+        (("-p", "1e300"), "-p is 1000"),
+        (("--duration", "0"), "--duration is 0; use 0.001 to 8640000"),
+        (("--duration", "0.0001"), "--duration is 0.0001"),
+        (("--duration", "inf"), "--duration is inf"),
+        (("--request-timeout", "inf"), "--request-timeout is inf"),
+        (("--request-timeout", "0"), "--request-timeout is 0; use a number above 0"),
+        (("--request-count", "-1"), "--request-count is -1; use 0 to 1000000000"),
+        (("--request-count", "9" * 30), "--request-count is 999"),
+        (("--warmup-request-count", "9" * 30), "--warmup-request-count is 999"),
+        (("--measurement-request-count", "0"), "--measurement-request-count is 0; use 1 to"),
+        (("-s", "inf"), "-s is inf"),
+        (("-s", "0"), "-s is 0; use a number above 0"),
+        (("-r", "9" * 400), "-r is 999"),
+        (("-b", "2000000000"), "-b is 2000000000; use 1 to 1000000"),
+        (("--processes", "100000"), "--processes is 100000; use 0 to 256"),
+        (("--repeat", "0"), "--repeat is 0"),
+        (("--replay-speed", "nan"), "--replay-speed is nan"),
+        (("--replay-speed", "inf"), "--replay-speed is inf"),
+        (("--timing-share", "1.5"), "--timing-share is 1.5; use 0 to 1"),
+        (("--metrics-interval", "0"), "--metrics-interval is 0; use 10 to"),
+        (("--sequence-length", "0"), "--sequence-length is 0; use 1 to 1000000000"),
+        (("--sequence-length-variation", "101"), "--sequence-length-variation is 101; use 0 to 100"),
+        (("--sequence-length-variation", "nan"), "--sequence-length-variation is nan"),
+        (("--num-of-sequences", "0"), "--num-of-sequences is 0; use 1 to 100000"),
+        (("--sequence-id-range", "0:5"), "0 < START < END"),
+        (("--sequence-id-range", f"1:{1 << 70}"), f"at most {1 << 64}"),
+        (("--sequence-id-range", "²"), "0 < START < END"),
+        (("--string-length", "-1"), "--string-length is -1"),
+        (("--string-length", "9999999999999"), "--string-length is 9999999999999"),
+        (("--output-shared-memory-size", "0"), "--output-shared-memory-size is 0"),
+        (("--validation-tolerance", "inf"), "--validation-tolerance is inf; use 0 to 1"),
+        (("--image-scale", "nan"), "--image-scale is nan"),
+        (("--image-scale", "0"), "--image-scale is 0"),
+        (("--random-seed", "-1"), "--random-seed is -1"),
+        (("--request-parameter", f"n:{1 << 63}:int"), f"'{1 << 63}' is no int"),
+        (("--request-parameter", "n:nan:float"), "'nan' is no float"),
+        (("-m", "b=inf"), "the weight is inf"),
+        (("--concurrency-range", "9" * 400), "START:END:STEP with whole numbers"),
+        (("--request-rate-range", "1e-300"), "request rate is 1e-300/s; expected 1e-06 to 1e+07"),
+        (("--request-rate-range", "1:2:inf"), "the step of the request rate range is inf"),
+        (("--request-rate-range", "1:10:0.00001"), "which makes over 100000 loads"),
+        (("-t", "0"), "concurrency is 0"),
         (("--service-kind", "triton_c_api"), "--model-repository"),
         (("-H", "key"), "NAME:VALUE"),
     ],
@@ -166,6 +211,13 @@ def test_wrong_values_name_flag_and_fix(arguments: tuple[str, ...], words: str) 
     with pytest.raises(FlagError, match=r".") as failure:
         plan_of(*arguments)
     assert words in str(failure.value)
+
+
+def test_values_of_perf_analyzer_for_its_defaults() -> None:
+    assert plan_of("--request-count", "0").measuring.stop is Stop.CONFIDENCE
+    plan = plan_of("--sequence-length", "0", "--percentile", "-1", is_perf_analyzer=True)
+    assert (plan.models[0].sequences.length, plan.models[0].sequences.has_length) == (20, False)
+    assert plan.measuring.percentile is None
 
 
 def test_missing_model_is_an_error() -> None:

@@ -319,6 +319,34 @@ def test_failed_sequences_are_ended() -> None:
     run(main)
 
 
+def test_only_sequences_without_failure_count() -> None:
+    """A server that has lost the state of a sequence fails in its middle, and takes its end."""
+
+    async def main() -> None:
+        target = ScriptedTarget(
+            failure=lambda each: "invalid_arg" if each.sequence_id % 2 and is_second(each) else ""
+        )
+        steps: Counter[int] = Counter()
+
+        def is_second(each: SentRequest) -> bool:
+            steps[each.sequence_id] += 1
+            return steps[each.sequence_id] == 2
+
+        setup = _setup(_with_ids(1000))
+        generator = LocalGenerator(setup, target)
+        await generator.open(1)
+        chunk = await _play(generator, Concurrency(1), 200)
+        ids = {
+            number
+            for number, is_end in zip(chunk.records.sequence_id, chunk.records.sequence_end, strict=True)
+            if is_end
+        }
+        assert len(ids) > 10
+        assert not any(number % 2 for number in ids)
+
+    run(main)
+
+
 def test_models_share_the_load() -> None:
     async def main() -> None:
         generator = LocalGenerator(_setup(replace(_PLAIN, weight=3), _STATEFUL), ScriptedTarget())

@@ -233,6 +233,40 @@ def test_connections_lost_while_they_open_are_a_failure(monkeypatch):
     run(body())
 
 
+def test_more_connections_than_files_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
+
+    async def body():
+        with pytest.raises(
+            ConnectionFailedError, match=r"5000 outstanding requests need 5000 connections, .* 1000 fi"
+        ):
+            await make_target(service("http://127.0.0.1:9")).open(5000)
+
+    run(body())
+
+
+def test_opening_many_connections_ends(monkeypatch):
+    made = []
+
+    async def make(connector, factory):
+        made.append(factory())
+        made[-1].connection_made(Transport())
+        return made[-1]
+
+    monkeypatch.setattr("naiad.client.connecting.Connector.open", make)
+    monkeypatch.setattr("naiad.tools.perf.targets.connections._LONGEST_OPEN_S", 0.0)
+
+    async def body():
+        target = make_target(service("http://127.0.0.1:9"))
+        with pytest.raises(
+            ConnectionFailedError, match=r"were not open after 0 s.*; 64 of 500 connections were open"
+        ):
+            await target.open(500)
+        assert len(made) == 64
+
+    run(body())
+
+
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_close_leaves_no_connection_of_a_silent_server(scheme):
     arrived, left = [], []

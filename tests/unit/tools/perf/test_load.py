@@ -7,7 +7,7 @@ import pytest
 from naiad.core.errors import InferError
 from naiad.tools.perf.generator.next_request import model_chooser
 from naiad.tools.perf.load.arrivals import arrivals_ns, check_load, is_played_once
-from naiad.tools.perf.load.search import check_loads, load_of
+from naiad.tools.perf.load.search import check_loads, load_of, values
 from naiad.tools.perf.load.sequences import SequenceSource
 from naiad.tools.perf.perf_plan import (
     Concurrency,
@@ -27,6 +27,8 @@ from naiad.tools.perf.perf_plan import (
     [
         (Concurrency(0), "concurrency is 0"),
         (RequestRate(0), "request rate is 0/s"),
+        (RequestRate(1e-300), "request rate is 1e-300/s"),
+        (Intervals((1 << 62,)), "a request interval is"),
         (RequestRate(float("nan")), "request rate is nan/s"),
         (Intervals(()), "request intervals"),
         (Intervals((0, 0)), "request intervals"),
@@ -133,3 +135,12 @@ def test_streams_are_used_in_turn() -> None:
 def test_wrong_sequences_are_refused(settings: Sequences, message: str) -> None:
     with pytest.raises(InferError, match=message):
         SequenceSource(settings, [[0]])
+
+
+def test_sweep_without_end_stops_at_highest_load() -> None:
+    found = values(Search(60_000, 0, 30_000))
+    assert next(found) == 60_000
+    assert found.send(True) == 90_000
+    with pytest.raises(StopIteration) as end:
+        found.send(True)
+    assert end.value.value == 90_000

@@ -313,7 +313,45 @@ def test_late_response_of_an_expired_request_is_dropped():
         call.message_received(message("7", final=True)[5:])
 
 
-def test_decoupled_models_may_send_more_than_is_known():
+def test_requests_that_are_forgotten_may_get_responses():
+    call = stream_call()
+    call.knows_all = False
+    call.message_received(message("7")[5:])
+
+
+@pytest.mark.parametrize("request_id", ["7", ""])
+def test_decoupled_responses_after_the_end_are_wrong(request_id):
     call = stream_call()
     call.has_single = False
-    call.message_received(message("7")[5:])
+    call.message_received(message("7", outputs=0, final=True)[5:])  # the end after an error, which ended the request
+    with pytest.raises(GrpcError, match="its end must be marked" if request_id else "a response without an id"):
+        call.message_received(message(request_id)[5:])
+
+
+def test_unmarked_end_of_decoupled_responses_is_a_failure():
+    """The first response would be taken for the last one, and its time for that of all."""
+
+    async def body(sender):
+        begun = [sender.begin() for _ in range(2)]
+        failures = [(await each).failure for each in begun]
+        assert failures == ["", "internal"]
+
+    with_script(lambda number, request: [message(request.id)] * 3 if number == 1 else [], body)
+
+
+def test_response_that_lacks_its_id_is_wrong():
+    answers = []
+
+    def respond(number, request):
+        answers.append(request.id)
+        return [message(request.id)] if len(answers) == 1 else [message("")] if len(answers) == 3 else []
+
+    async def body(sender):
+        assert not (await sender.send()).failure
+        begun = [sender.begin() for _ in range(2)]
+        for ended in begun:
+            exchange = await ended
+            assert exchange.failure == "internal"
+            assert "without an id, after responses with one" in exchange.failure_message
+
+    with_script(respond, body)

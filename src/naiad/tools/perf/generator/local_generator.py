@@ -144,10 +144,9 @@ class LocalGenerator:
             self._check_empty(exchange)
         elif self._is_giving_up and exchange.failure == CONNECTION:
             exchange.failure = UNANSWERED
-        if exchange.sequence_id:
-            self._requests.ended(exchange)
+        is_sequence_served = exchange.sequence_id != 0 and self._requests.ended(exchange)
         if self._is_recording:
-            self._records.add(exchange)
+            self._records.add(exchange, is_sequence_served=is_sequence_served)
             if self._keeping:
                 self._keeping.keep(exchange, self._records)
 

@@ -55,8 +55,8 @@ class _SequenceModel:
                 return self.in_lane(lane)
         return None
 
-    def ended(self, exchange: SentRequest) -> None:
-        """Account for the end of a request.
+    def ended(self, exchange: SentRequest) -> bool:
+        """Account for the end of a request; return whether its sequence is over, without a failure.
 
         A sequence whose first request failed does not exist on the server; one that failed later is ended with its
         next request, which frees what the server keeps for it.
@@ -64,13 +64,16 @@ class _SequenceModel:
         sequence = self._by_id[exchange.sequence_id]
         sequence.outstanding -= 1
         if exchange.failure:
+            sequence.has_failed = True
             if exchange.sequence_start:
                 sequence.abandon()
             else:
                 sequence.cut()
-        if sequence.is_sent and not sequence.outstanding:
+        is_over = sequence.is_sent and not sequence.outstanding
+        if is_over:
             del self._by_id[exchange.sequence_id]
             self._source.release(sequence)
+        return is_over and not sequence.has_failed
 
     def unfinished(self) -> list[SentSequence]:
         """Return the sequences that have begun and not ended, cut short: the next request of each is the last."""
@@ -137,11 +140,10 @@ class Requests:
         sequence = sequences.in_turn()
         return sequence and self._step(index, sequence, exchange)
 
-    def ended(self, exchange: SentRequest) -> None:
-        """Account for the end of a request of a sequence."""
+    def ended(self, exchange: SentRequest) -> bool:
+        """Account for the end of a request of a sequence; return whether the whole sequence was served with it."""
         sequences = self._sequences[exchange.model_index]
-        if sequences is not None:
-            sequences.ended(exchange)
+        return exchange.sequence_end if sequences is None else sequences.ended(exchange)
 
     def endings(self, on_end: Callable[[SentRequest], object]) -> Iterator[tuple[SentRequest, Prepared]]:
         """Return the requests that end the sequences which have begun."""

@@ -15,6 +15,8 @@ from naiad.tools.values.tensor import InputError, ModelTensor
 _RANDOM_REQUESTS = 16
 """Different requests that are made once and sent in turn."""
 _MAX_RANDOM_BYTES = 64 << 20
+_MAX_REQUEST_BYTES = 1 << 31
+"""No protocol here carries more, and it has to be in memory."""
 INTEGER_BOUND = 128
 """Random integers are below it: indices into the vocabulary of an embedding beyond its size fail in the model."""
 _CHARACTERS = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
@@ -24,11 +26,12 @@ def random_stream(signature: Signature, settings: InputSettings, batch_size: int
     """Return random samples for a few different requests: floats in [0, 1), integers in [0, bound), strings.
 
     The bound is 128, 2 for masks and token types, or that of `settings.integer_bounds`. Raises InputError for a
-    variable dimension that nothing gives.
+    variable dimension that nothing gives, and for requests of over 2 GiB.
     """
     generator = np.random.default_rng(settings.seed)
     shapes = _shapes(signature)
-    size = sum(_bytes_of(signature.inputs[name], shape, settings) for name, shape in shapes.items())
+    text_bytes = settings.string_length if settings.string_data is None else len(settings.string_data)
+    size = _checked_bytes(signature, shapes, text_bytes, batch_size)
     requests = min(_RANDOM_REQUESTS, max(1, _MAX_RANDOM_BYTES // max(1, size * batch_size)))
     return [
         InputStep(
@@ -42,9 +45,11 @@ def random_stream(signature: Signature, settings: InputSettings, batch_size: int
     ]
 
 
-def zero_stream(signature: Signature) -> Stream:
+def zero_stream(signature: Signature, batch_size: int = 1) -> Stream:
     """Return a sample of zeros, false and empty strings. Raises InputError as `random_stream` does."""
-    tensors = {name: _zeros(signature.inputs[name], shape) for name, shape in _shapes(signature).items()}
+    shapes = _shapes(signature)
+    _checked_bytes(signature, shapes, 0, batch_size)
+    tensors = {name: _zeros(signature.inputs[name], shape) for name, shape in shapes.items()}
     return [InputStep(tensors, "zeros")]
 
 
@@ -99,6 +104,17 @@ def _shapes(signature: Signature) -> dict[str, Shape]:
     return shapes
 
 
-def _bytes_of(tensor: ModelTensor, shape: Shape, settings: InputSettings) -> int:
-    text = settings.string_length if settings.string_data is None else len(settings.string_data)
-    return math.prod(shape) * (tensor.datatype.item_bytes or text + 4)
+def _checked_bytes(signature: Signature, shapes: dict[str, Shape], text_bytes: int, batch_size: int) -> int:
+    """Return the bytes of a row; strings have `text_bytes`. Raises InputError for a request too large."""
+    sizes = {
+        name: math.prod(shape) * (signature.inputs[name].datatype.item_bytes or text_bytes + 4)
+        for name, shape in shapes.items()
+    }
+    size = sum(sizes.values())
+    if size * batch_size > _MAX_REQUEST_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise InputError(
+            f"a request to model '{signature.model}' would have {size * batch_size} bytes, over 2 GiB: batch size "
+            f"{batch_size}, and input '{largest}' with shape {list(shapes[largest])}; use a smaller shape or batch"
+        )
+    return size

@@ -212,7 +212,7 @@ def _read(source: str, plan: ModelLoad, signature: Signature) -> tuple[list[Stre
     if source == "random":
         return [random_stream(signature, plan.inputs, plan.batch_size)], False
     if source == "zero":
-        return [zero_stream(signature)], False
+        return [zero_stream(signature, plan.batch_size)], False
     path = Path(source)
     if not path.exists():
         raise InputError(f"--input-data {source}: expected random, zero, or a path that exists")

@@ -21,7 +21,8 @@ from naiad.tools.perf.perf_plan import (
 OpenLoad: TypeAlias = RequestRate | Intervals | Schedule | Ramp
 
 _S = 1_000_000_000
-MAX_RATE_PER_S = 10_000_000.0
+MIN_RATE_PER_S, MAX_RATE_PER_S = 1e-6, 10_000_000.0
+_MAX_GAP_NS = 100 * 24 * 3600 * _S
 MAX_CONCURRENCY = 100_000
 
 
@@ -60,13 +61,15 @@ def check_load(load: Load) -> None:
     elif isinstance(load, PeriodicConcurrency):
         _check_groups(load)
     elif isinstance(load, RequestRate):
-        if not 0 < load.per_s <= MAX_RATE_PER_S:
+        if not MIN_RATE_PER_S <= load.per_s <= MAX_RATE_PER_S:
             raise invalid_argument(
-                f"request rate is {load.per_s:g}/s; expected more than 0, at most {MAX_RATE_PER_S:g}"
+                f"request rate is {load.per_s:g}/s; expected {MIN_RATE_PER_S:g} to {MAX_RATE_PER_S:g}"
             )
     elif isinstance(load, Intervals):
         if not load.gaps_ns or min(load.gaps_ns) < 0 or not any(load.gaps_ns):
             raise invalid_argument("request intervals are empty, negative or all 0; expected a gap over 0")
+        if max(load.gaps_ns) > _MAX_GAP_NS:
+            raise invalid_argument(f"a request interval is {max(load.gaps_ns)} ns; expected at most 100 days")
     elif isinstance(load, Schedule):
         _check_schedule(load.offsets_ns)
     else:

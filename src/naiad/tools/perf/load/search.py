@@ -3,7 +3,7 @@
 from collections.abc import Generator
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.perf.load.arrivals import MAX_CONCURRENCY, MAX_RATE_PER_S, check_load
+from naiad.tools.perf.load.arrivals import MAX_CONCURRENCY, MAX_RATE_PER_S, MIN_RATE_PER_S, check_load
 from naiad.tools.perf.perf_plan import Concurrency, Load, RequestRate, Search
 
 Values = Generator[float, bool, float | None]
@@ -34,8 +34,14 @@ def check_loads(loads: Search | Load, latency_limit_us: float) -> None:
     check_load(load_of(loads, loads.start))
     if not loads.end <= highest:
         raise invalid_argument(f"the {name} range ends at {loads.end:g}; expected at most {highest:g}")
-    if not loads.step > 0 or (not loads.is_rate and loads.step < 1):
-        raise invalid_argument(f"the step of the {name} range is {loads.step:g}; expected more than 0")
+    least = MIN_RATE_PER_S if loads.is_rate else 1
+    if not least <= loads.step <= highest:
+        raise invalid_argument(f"the step of the {name} range is {loads.step:g}; expected {least:g} to {highest:g}")
+    if not loads.is_binary and loads.end and (loads.end - loads.start) / loads.step > MAX_CONCURRENCY:
+        raise invalid_argument(
+            f"the step of the {name} range is {loads.step:g}, which makes over {MAX_CONCURRENCY} loads; "
+            "use a larger one"
+        )
     if loads.end < 0:
         raise invalid_argument(f"the {name} range ends at {loads.end:g}; expected 0 or more")
     if loads.end and loads.end < loads.start:
@@ -53,10 +59,11 @@ def check_loads(loads: Search | Load, latency_limit_us: float) -> None:
 def _sweep(search: Search) -> Values:
     best: float | None = None
     number = 0
+    end = search.end or (MAX_RATE_PER_S if search.is_rate else MAX_CONCURRENCY)
     while True:
         value = search.start + number * search.step
         # Steps such as 0.1 are not exact: the end itself must not be missed by a rounding error.
-        if search.end and value > search.end * (1 + 1e-9):
+        if value > end * (1 + 1e-9):
             return best
         if not (yield value):
             return best

@@ -10,7 +10,7 @@ from naiad.tools.perf.perf_plan import Sequences
 class SentSequence:
     """A sequence in progress: which request of it is next."""
 
-    __slots__ = ("length", "outstanding", "position", "sequence_id", "templates")
+    __slots__ = ("has_failed", "length", "outstanding", "position", "sequence_id", "templates")
 
     def __init__(self, sequence_id: int, length: int, templates: Sequence[int]) -> None:
         self.sequence_id = sequence_id
@@ -19,6 +19,8 @@ class SentSequence:
         self.position = 0
         """Requests sent."""
         self.outstanding = 0
+        self.has_failed = False
+        """A request of it failed: the server may have lost its state."""
 
     @property
     def is_sent(self) -> bool:

@@ -51,6 +51,9 @@ class PerfProgress:
     def note(self, text: str) -> None:
         """The run differs from what its plan suggests."""
 
+    def level_connects(self, load: Load) -> None:
+        """The connections of a load are opened."""
+
     def level_started(self, load: Load) -> None:
         """A load begins."""
 
@@ -63,7 +66,7 @@ class PerfProgress:
 
 ReadStatistics = Callable[[], Awaitable[Mapping[str, Any]]]
 
-_FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 0.25
+_SHORTEST_POLL_S, _FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05, 0.25
 _POLL_PER_COST = 10
 """A verdict takes at most a tenth of the time."""
 _RAMP_S = 0.3
@@ -221,7 +224,7 @@ class Level:
         """Gather records until the measurement is over."""
         poll_s = _FIRST_POLL_S
         while not self._why:
-            await self._pause(poll_s)
+            await self._pause(min(poll_s, self._left_s()))
             began_s = time.monotonic()
             chunks = await self._generator.take()
             await self._add(chunks)
@@ -236,6 +239,13 @@ class Level:
                 self._why = "server"
             elif 0 < self._measuring.duration_ms * 1e6 <= self._now_ns - self._begin_ns:
                 return
+
+    def _left_s(self) -> float:
+        """Return how long the load may take yet; at least 1 ms, so that the event loop gets to send."""
+        if not self._measuring.duration_ms:
+            return math.inf
+        left_s = (self._begin_ns - time.monotonic_ns()) / 1e9 + self._measuring.duration_ms / 1e3
+        return max(left_s, _SHORTEST_POLL_S)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -11,6 +11,7 @@ import numpy as np
 
 from naiad.tools.measure.intervals import Floats, Sample, histogram, latency, latency_without_times, rank
 from naiad.tools.measure.result import ClientFigures, Errors, GeneratorFigures, Latency, Parts, Row, ServerFigures
+from naiad.tools.perf.perf_exchange import WRONG_ANSWER
 from naiad.tools.perf.perf_plan import (
     Concurrency,
     Intervals,
@@ -49,14 +50,15 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
     mode, value = mode_and_value(load)
     asked_per_s = 0.0 if isinstance(load, Concurrency | PeriodicConcurrency) else value
     shown_latency = latency(shown, measuring.percentile)
-    errors = [*waits.unanswered(measurement, model_index), *requests.errors()]
+    failures = requests.errors()
+    errors = [*waits.unanswered(measurement, model_index), *failures]
     limit = limited_by(
         facts, asked_per_s, requests.ended_per_s, service, client, is_remote(plan.service.url), shown_latency
     )
     if waits.is_server_silent(errors, len(latency_us)):
         limit = "server"
     is_good = latency_us <= (measuring.slo_us or np.inf)
-    state = _state(plan, load, measurement)
+    state = _state(plan, load, measurement, failures, len(latency_us))
     return Row(
         mode=mode,
         value=value,
@@ -108,15 +110,41 @@ def _mean_rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def _state(plan: Plan, load: Load, measurement: Measurement) -> StabilityVerdict:
+_WRONG = (WRONG_ANSWER, "validation")
+
+
+def _state(
+    plan: Plan, load: Load, measurement: Measurement, failures: Sequence[Errors], successes: int
+) -> StabilityVerdict:
+    """Return the verdict of a model's row. Figures are stable only with right answers."""
     begin_ns, end_ns = measurement.begin_ns, measurement.end_ns
     state = verdict(plan.measuring, measurement.columns, measurement.boundaries_ns, begin_ns, end_ns, load)
+    if failures or not successes:
+        state = _with_failures(state, failures, successes)
     waiting = waits.waiting_text(load, measurement)
     if waiting:
         state = StabilityVerdict(True, False, f"{waiting}; without them: {state.reason}")
     if measurement.interrupted:
         return StabilityVerdict(True, False, f"ended early ({measurement.interrupted}): {state.reason}")
     return state
+
+
+def _with_failures(state: StabilityVerdict, failures: Sequence[Errors], successes: int) -> StabilityVerdict:
+    """Return the verdict of a model with failures, or without any success."""
+    failed = sum(each.count for each in failures)
+    wrong = sum(each.count for each in failures if each.kind in _WRONG)
+    if not failed:
+        return StabilityVerdict(True, False, f"no request has ended: {state.reason}")
+    if not successes:
+        first = failures[0]
+        return StabilityVerdict(
+            True, False, f"each of {failed} requests failed, most of them with {first.kind}: {first.message}"
+        )
+    total = successes + failed
+    if wrong:
+        return StabilityVerdict(True, False, f"{wrong} of {total} answers were wrong; the rest: {state.reason}")
+    reason = f"{failed} of {total} requests failed; the rest: {state.reason}"
+    return StabilityVerdict(state.is_done, state.is_stable and failed <= successes, reason)
 
 
 class _Requests:

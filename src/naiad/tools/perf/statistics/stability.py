@@ -110,7 +110,8 @@ def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: i
     is_last = look_ns >= limit_ns
     if not len(values):
         is_done = is_last or (_ended(columns, begin_ns, now_ns) > 0 and look_ns >= measuring.window_ms * 1_000_000)
-        return StabilityVerdict(is_done, False, _no_success(columns))
+        longest = ", the longest time of this load" if is_last else ""
+        return StabilityVerdict(is_done, False, _no_success(columns, begin_ns, begin_ns + look_ns) + longest)
     sample = Sample(ends, values, begin_ns, begin_ns + look_ns)
     rate, judged = sample.rate(), judged_latency(measuring.percentile, sample)
     name = latency_name(measuring.percentile)
@@ -186,10 +187,13 @@ def _missing(percentile: int | None, count: int) -> str:
     return "" if count >= needed else f"{count} requests, {latency_name(percentile)} needs {needed}"
 
 
-def _no_success(columns: Columns) -> str:
-    if not columns.failures:
-        return "no request has ended"
-    most = max(columns.failures, key=lambda failure: failure.count)
+def _no_success(columns: Columns, begin_ns: int, end_ns: int) -> str:
+    """Say why a span has no success; requests that ended outside it say nothing about it."""
+    first, last = np.searchsorted(columns.end_ns, (begin_ns, end_ns), side="right")
+    counts = np.bincount(columns.failure[first:last])
+    if not len(counts):
+        return f"no request ended in the first {(end_ns - begin_ns) / 1e9:.3g} s"
+    most = columns.failures[int(counts.argmax()) - 1]
     return f"every request failed, most of them with {most.kind}: {most.message}"
 
 

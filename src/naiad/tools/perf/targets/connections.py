@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import resource
 import ssl
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from naiad.client.connecting import ConnectionFailedError, Connector, default_tls, parse_address
@@ -17,6 +19,10 @@ from naiad.wire.header_fields import check_field
 
 _CONNECT_TIMEOUT_S = 10.0
 _CONNECTS_AT_ONCE = 64
+_LONGEST_OPEN_S = 60.0
+"""Opening all connections takes no longer: a load that this machine or the server cannot take must end."""
+_OTHER_FILES = 64
+"""Open files of the process that are no connections of the target."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CLOSE_S = 2.0
 """Closing waits for so long for connections that are being opened."""
@@ -123,19 +129,30 @@ class SocketTarget(Generic[C]):
     async def open(self, connections: int) -> None:
         """Connect for a number of requests that are outstanding at once; more when it is called again.
 
-        Raises ConnectionFailedError. Connections that were open before stay.
+        Raises ConnectionFailedError, also when the process may not open as many files or it takes over a minute.
+        Connections that were open before stay.
         """
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         wanted = self._connection_count(connections)
+        _check_files(wanted, connections)
         missing = wanted - len(self._connections)
+        deadline_s = time.monotonic() + _LONGEST_OPEN_S
         try:
             # Those that break meanwhile are not opened again here: with a server that closes each, it has no end.
             while missing > 0:
                 missing -= await self._connect(missing)
-        except BaseException:
+                if missing > 0 and time.monotonic() > deadline_s:
+                    raise ConnectionFailedError(
+                        f"the connections to {self._address.url} were not open after {_LONGEST_OPEN_S:g} s: "
+                        "use a lower load"
+                    )
+        except BaseException as error:
+            opened = len(self._connections)
             if not self._wanted:
                 await self.close()
+            if isinstance(error, ConnectionFailedError) and opened > 1:
+                raise ConnectionFailedError(f"{error.message}; {opened} of {wanted} connections were open") from error
             raise
         self._wanted = max(wanted, self._wanted)
         self._deadlines.start()
@@ -168,8 +185,8 @@ class SocketTarget(Generic[C]):
     def _make(self) -> C:
         raise NotImplementedError
 
-    def _send_waiting(self) -> None:
-        """Send the requests that wait, as far as connections are free."""
+    def _use(self, opened: Sequence[C]) -> None:
+        """Send the requests that wait over connections that were opened, as far as they go."""
         raise NotImplementedError
 
     def _enqueue(self, prepared: object, exchange: SentRequest) -> None:
@@ -240,8 +257,8 @@ class SocketTarget(Generic[C]):
                 opened += 1
                 self._connections.append(found)
                 self._down = ""
-        if self._connections:
-            self._send_waiting()
+        if opened:
+            self._use(self._connections[-opened:])
         if failed is not None:
             raise failed
         return opened
@@ -270,6 +287,16 @@ class SocketTarget(Generic[C]):
             connection.expire(before_ns, message)
         while self._waiting and self._waiting[0][1].start_ns < before_ns:
             fail(self._waiting.popleft()[1], TIMEOUT, message)
+
+
+def _check_files(connections: int, outstanding: int) -> None:
+    """Raise ConnectionFailedError for more connections than the process may have open files."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and connections + _OTHER_FILES > limit:
+        raise ConnectionFailedError(
+            f"{outstanding} outstanding requests need {connections} connections, and this process may open {limit} "
+            "files (ulimit -n); use a lower load, raise the limit, or use -i grpc, where requests share connections"
+        )
 
 
 def _next_pause_s(pause_s: float) -> float:

@@ -133,6 +133,10 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
     def _connection_count(self, outstanding: int) -> int:
         return self._count or min(-(-outstanding // _REQUESTS_PER_CONNECTION), _MAX_CONNECTIONS)
 
+    def _use(self, opened: Sequence[K]) -> None:
+        if self._waiting:
+            self._send_waiting()
+
     def _send_waiting(self) -> None:
         for connection in self._connections:
             while self._waiting and connection.can_open:

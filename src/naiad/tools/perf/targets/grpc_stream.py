@@ -22,7 +22,7 @@ _MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 class StreamCall(TargetCall):
     """A stream and the requests on it, by id."""
 
-    __slots__ = ("connection", "expired", "has_single", "pending")
+    __slots__ = ("connection", "expired", "has_ids", "has_single", "knows_all", "pending")
 
     def __init__(self, connection: "StreamConnection") -> None:
         super().__init__()
@@ -33,6 +33,10 @@ class StreamCall(TargetCall):
         """Those that were given up, whose responses may come yet."""
         self.has_single = True
         """All requests have exactly one response each."""
+        self.has_ids = False
+        """The server has returned an id: a response without one belongs to no request."""
+        self.knows_all = True
+        """What is neither pending nor expired has got its final response, or was never sent."""
 
     @property
     def outstanding(self) -> Iterable[SentRequest]:
@@ -50,11 +54,13 @@ class StreamCall(TargetCall):
         self.connection.http2.message_count += 1
         pending = self.pending
         request_id = response.request_id
-        if not request_id and pending:
+        if request_id:
+            self.has_ids = True
+        elif pending and (response.error or not self.has_ids):
             request_id = next(iter(pending))  # The server returns no ids: responses are in the order of requests.
         exchange = pending.get(request_id)
         if exchange is None:
-            self._take_other(request_id, is_final=response.is_final)
+            self._take_other(request_id, response)
             return
         if not response.is_empty:
             self._take(exchange, response)
@@ -62,15 +68,21 @@ class StreamCall(TargetCall):
             del pending[request_id]
             finish(exchange, self.connection.now_ns)
 
-    def _take_other(self, request_id: str, *, is_final: bool) -> None:
-        """Take a response to no request that waits for one. Raises GrpcError if there never was one."""
+    def _take_other(self, request_id: str, response: StreamResponse) -> None:
+        """Take a response to no request that waits for one. Raises GrpcError if it is one that must not come.
+
+        After the error of a decoupled model an empty response may still mark the end.
+        """
         if request_id in self.expired:
-            if is_final:
+            if response.is_final:
                 self.expired.discard(request_id)
-        elif self.has_single:
-            what = (
-                f"a second response to '{request_id}', or one to no request" if request_id else "too many responses"
-            )
+        elif self.knows_all and (self.has_single or not response.is_empty):
+            what = "too many responses"
+            if request_id:
+                what = f"a second response to '{request_id}', or one to no request"
+                what += "" if self.has_single else ", after the final response; its end must be marked"
+            elif self.has_ids:
+                what = "a response without an id, after responses with one"
             raise GrpcError(GrpcStatus.INTERNAL, f"the server sent {what}")
 
     def _take(self, exchange: SentRequest, response: StreamResponse) -> None:
@@ -101,7 +113,7 @@ class StreamCall(TargetCall):
         late = [key for key, exchange in self.pending.items() if exchange.start_ns < before_ns]
         if len(self.expired) + len(late) > _MOST_EXPIRED:
             self.expired.clear()
-            self.has_single = False  # From here on it is not known which requests there were.
+            self.knows_all = False
         else:
             self.expired.update(late)
         for key in late:

@@ -260,14 +260,18 @@ class HttpTarget(SocketTarget[HttpConnection]):
         self.withdraw(connection)
         super().connection_lost(connection)
 
+    async def close(self) -> None:
+        """Close connections, also if the server does nothing; outstanding requests fail as `connection`."""
+        self._free.clear()  # Thousands that are lost would be looked up one by one.
+        await super().close()
+
     def _connection_count(self, outstanding: int) -> int:
         return outstanding
 
     def _make(self) -> HttpConnection:
         return HttpConnection(self, self._heads)
 
-    def _send_waiting(self) -> None:
-        free = set(self._free)
-        for connection in self._connections:
-            if connection.is_free and connection not in free:
+    def _use(self, opened: Sequence[HttpConnection]) -> None:
+        for connection in opened:
+            if connection.is_free:
                 self.freed(connection)

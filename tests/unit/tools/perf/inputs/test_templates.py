@@ -105,6 +105,20 @@ def test_large_random_requests_are_fewer():
     assert len(prepare(described, batch_size=2).templates) == 1
 
 
+@pytest.mark.parametrize(
+    ("described", "settings"),
+    [
+        (model(("A", DataType.FP32, (-1,))), {"shapes": {"A": (1 << 40,)}}),
+        (model(("A", DataType.FP32, (-1,))), {"shapes": {"A": (1 << 40,)}, "sources": ("zero",)}),
+        (model(("A", DataType.BYTES, (1,))), {"string_length": 1 << 40}),
+        (model(("A", DataType.FP32, (1 << 20,)), max_batch_size=4096), {"batch_size": 4096}),
+    ],
+)
+def test_requests_beyond_every_protocol_are_refused(described, settings):
+    with pytest.raises(InputError, match=r"over 2 GiB: batch size .*, and input 'A' with shape"):
+        prepare(described, **settings)
+
+
 def test_string_data_is_every_string():
     template = prepare(model(("A", DataType.BYTES, (2,))), string_data="ä").templates[0]
     assert list(arrays(template)["A"]) == ["ä".encode()] * 2

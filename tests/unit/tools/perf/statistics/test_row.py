@@ -116,6 +116,49 @@ def test_errors_are_counted_by_kind():
     assert found.request_count == 93
 
 
+def with_failures(kind, count, of=100):
+    measurement = measured((np.arange(1, of + 1) / of, np.full(of, 0.001)), 1)
+    measurement.columns.failure[:count] = 1
+    measurement.columns.failures = [FailureKind(kind, "it failed", count)]
+    return measurement
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "is_stable", "words"),
+    [
+        ("wrong_answer", 100, False, "each of 100 requests failed, most of them with wrong_answer: it failed"),
+        ("unavailable", 100, False, "each of 100 requests failed, most of them with unavailable"),
+        ("wrong_answer", 1, False, "1 of 100 answers were wrong; the rest: 100 of 100 requests ended"),
+        ("validation", 40, False, "40 of 100 answers were wrong"),
+        ("unavailable", 60, False, "60 of 100 requests failed"),
+        ("unavailable", 5, True, "5 of 100 requests failed; the rest: 100 of 100 requests ended"),
+    ],
+)
+@pytest.mark.parametrize("load", [Concurrency(1), RequestRate(100)])
+def test_failures_are_in_the_verdict(kind, count, is_stable, words, load):
+    plan = plan_of(stop=Stop.REQUEST_COUNT, request_count=100)
+    found = row(plan, 0, load, with_failures(kind, count))
+    assert (found.is_stable, words in found.verdict) == (is_stable, True)
+
+
+@pytest.mark.parametrize("load", [Ramp((Phase(1, 0, 200),)), Schedule(tuple(range(100)))])
+def test_load_played_without_success_is_not_stable(load):
+    found = row(plan_of(), 0, load, with_failures("wrong_answer", 100))
+    assert (found.is_stable, found.verdict.startswith("each of 100 requests failed")) == (False, True)
+
+
+def test_ramp_without_any_end_is_not_stable():
+    found = row(plan_of(), 0, Ramp((Phase(1, 0, 200),)), measured((np.zeros(0), np.zeros(0)), 1))
+    assert (found.is_stable, found.verdict) == (False, "no request has ended: the ramp was played for 1 s")
+
+
+def test_verdict_is_true_of_requests_after_the_end():
+    """The generator is asked a little after the end: seven requests are in the row."""
+    found = row(plan_of(duration_ms=1), 0, Concurrency(1), measured((np.arange(2, 9) / 1e3, np.full(7, 0.001)), 0.05))
+    assert found.request_count == 7
+    assert found.verdict == "no request ended in the first 0.001 s, the longest time of this load"
+
+
 def test_models_share_measurement():
     measurement = measured((np.arange(1, 101) / 100, np.full(100, 0.001)), 1)
     measurement.columns.model[::4] = 1
