@@ -51,7 +51,7 @@ def file_that_cannot_be_read() -> Iterator[None]:
         yield
 
 
-def test_file_that_can_be_read_again_does_not_move_rows(job: PredictJob, request: pytest.FixtureRequest) -> None:
+def test_file_that_becomes_readable_moves_no_rows(job: PredictJob, request: pytest.FixtureRequest) -> None:
     real = row_reader.open_source
     request.getfixturevalue("locked")
     with served(Ending()):
