@@ -64,14 +64,14 @@ class Output:
     def finish(self, set_aside: Mapping[str, str]) -> None:
         """Make the complete file and move it to its place; the reasons of files that were set aside come last."""
         writer = self._writer
+        self.record()  # a run that continues from here writes these reasons again, from the same place
         for file, reason in set_aside.items():
             record = {"row": None, "file": file, "file_row": None, "reason": excerpt(reason)}
             writer.rejected.write(orjson.dumps(record) + b"\n")
-        self.record()
+        sizes = writer.sync()
         path = writer.sink.finish()
-        position = self._checkpoint.position
         writer.rejected.close()
-        self._checkpoint.record(JobPosition(position.rows, position.failed_rows, position.sizes, path.name))
+        self._checkpoint.record(JobPosition(self.rows, self.failed_rows, sizes, path.name))
         publish(self._checkpoint)
 
     def close(self) -> None:

@@ -215,7 +215,7 @@ def test_wrong_number_of_bytes_is_an_error(tmp_path: Path, text: str) -> None:
         load_onnx(tmp_path / "m", convolutions(), backend_config=settings)
 
 
-def test_files_that_change_during_a_load_make_no_form(
+def test_files_that_change_meanwhile_make_no_form(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise the form of the new content would be that of the old one, also after a rollback."""
@@ -251,7 +251,7 @@ def test_form_that_another_process_removes_is_written_again(
     assert len(forms(cache)) == 1
 
 
-def test_form_that_cannot_be_kept_costs_no_second_load(
+def test_form_not_kept_costs_no_second_load(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened: list[str] = []

@@ -134,7 +134,7 @@ def test_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         pass
 
 
-def test_manifest_without_one_of_the_files_is_no_form(tmp_path: Path) -> None:
+def test_manifest_without_a_file_is_no_form(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     write(folder, "a")
     path = tmp_path / "a" / "manifest.json"

@@ -103,7 +103,7 @@ def test_excluded_tokens_are_never_picked(sampling):
 
 
 @pytest.mark.parametrize("given", [{"temperature": 0}, {}, {"min_p": 0.1}, {"top_p": 0.5}])
-def test_excluded_token_is_taken_where_no_other_is_possible(given):
+def test_excluded_token_is_taken_as_last_resort(given):
     logits = np.full(5, -np.inf, np.float32)
     logits[3] = 2
     sampler = Sampler({"temperature": 1, "seed": 1, **given})
