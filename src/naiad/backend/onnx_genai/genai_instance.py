@@ -12,7 +12,7 @@ from naiad.backend.texts.generation.token_answer import TokenAnswer
 from naiad.core.tensor import Array
 
 NewGenerator = Callable[[int], Any]
-"""Makes a generator for a text of so many tokens."""
+"""Makes a generator for a text with at most this number of tokens."""
 
 
 def append_tokens(generator: Any, tokens: Sequence[int]) -> None:
@@ -23,7 +23,8 @@ def append_tokens(generator: Any, tokens: Sequence[int]) -> None:
 def newest_logits(generator: Any) -> Array:
     """Return the logits of the token after the last one, [vocabulary]."""
     logits: Array = generator.get_logits()
-    return logits.reshape(-1, logits.shape[-1])[-1]
+    newest: Array = logits.reshape(-1, logits.shape[-1])[-1]
+    return newest
 
 
 class GenaiInstance(AnswerInstance):

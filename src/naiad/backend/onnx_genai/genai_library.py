@@ -28,7 +28,7 @@ class GenaiWeights:
             raise directory.error(text, internal) from error
 
     def generator(self, max_length: int) -> Any:
-        """Return a generator for a text of so many tokens, the prompt among them."""
+        """Return a generator for a text with at most this number of tokens, the prompt among them."""
         settings = onnxruntime_genai.GeneratorParams(self._model)
         settings.set_search_options(max_length=max_length, batch_size=1, num_beams=1)
         return onnxruntime_genai.Generator(self._model, settings)

@@ -11,7 +11,7 @@ FACTS = DecoderFacts(None, 64, 10, frozenset({9}), {"temperature": 0}, 64)
 
 
 class ScriptedGenerator:
-    """Counts: the token after n is n + 1. Its last two logits are those of no token."""
+    """Counts: the token after n is n + 1. Its last two logits belong to no token."""
 
     def __init__(self, max_length, after_part=None):
         self.max_length = max_length
@@ -43,7 +43,7 @@ def run(client, *, prompt_tokens=4, after_part=None):
     return made[0]
 
 
-def test_prompt_is_read_in_parts_and_tokens_one_by_one():
+def test_prompt_is_read_in_parts():
     client = DecoderClient([1, 2, 3, 4, 5, 6], max_tokens=3)
     generator = run(client)
     assert client.tokens == [7, 8, 9]
@@ -74,7 +74,7 @@ def test_cancelled_text_ends_before_its_next_token():
     assert len(client.tokens) == 5
 
 
-def test_failure_of_the_library_is_the_error_of_the_request():
+def test_failure_of_the_library_fails_the_request():
     client = DecoderClient([1], max_tokens=50)
 
     def fail(parts):

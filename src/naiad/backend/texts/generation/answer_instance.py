@@ -1,4 +1,4 @@
-"""An instance that generates for one request at a time, whatever computes the logits."""
+"""An instance that generates for one request at a time, with logits of any library."""
 
 import abc
 import time
@@ -31,7 +31,7 @@ def check_generation(config: ModelConfig, backend: str, signature: ModelSignatur
 
 
 def is_over(answer: TokenAnswer) -> bool:
-    """Wait for the client of an answer to read; return whether nobody wants another token."""
+    """Wait for the client of an answer to read; return whether no client wants another token."""
     while answer.is_waiting and not answer.is_cancelled:
         time.sleep(_PAUSE_S)
     return answer.over.is_set() or answer.is_cancelled
