@@ -70,15 +70,15 @@ class _Judgement:
             shows_values = shows_values or any(map(_has_values, answer.values()))
             self._answers_of_source.observe(answer)
         self._answers_of_source.finish()
+        references = self._answers_of_source.outputs
+        if not references:
+            raise ValueError("there is nothing to compare: no samples, or a source without outputs; pass samples")
         if not shows_values:
             raise ValueError(
                 "there is nothing to compare: the source answers all samples with NaN, infinity or no elements; pass "
                 "other samples"
             )
         self._rows = set(self._coverage.places[: self._settings.behaviour_samples])
-        references = self._answers_of_source.outputs
-        if not references:
-            raise ValueError("there is nothing to compare: no samples, or a source without outputs; pass samples")
         self._comparison = CandidateComparison(self._settings, self._candidate, references)
         for self._sample, sample in enumerate(samples):
             if not self._compare(self._sample, sample):
