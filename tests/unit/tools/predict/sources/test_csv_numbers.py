@@ -29,7 +29,7 @@ NO_NUMBERS = ["true", "null", "[1]", "1_000", "0x10", '"1"', "one", "{}", "1-2",
     ),
     end=ENDS,
 )
-def test_numbers_are_those_of_python(table, end):
+def test_numbers_equal_python_floats(table, end):
     found = read_floats([",".join(row) + end for row in table], [1, 0], null_is_nan=False)
     wanted = np.array([[float(row[1]), float(row[0])] for row in table])
     np.testing.assert_array_equal(found, wanted)
