@@ -51,7 +51,8 @@ class PartWorker:
             self._signature = read_signature(self._job, metadata, config)
         except Exception as error:  # of any kind: it is the answer
             return _problem(error)
-        return OpenedModel(metadata, config.SerializeToString(), __version__, socket.gethostname())
+        # In the order of its names: workers compare it, and maps have another order in each process.
+        return OpenedModel(metadata, config.SerializeToString(deterministic=True), __version__, socket.gethostname())
 
     async def execute(self, part: JobPart) -> tuple[PartOutcome | WorkerProblem, WrittenRows | None]:
         """Execute a part; return what came of it, and its rows."""
