@@ -4,6 +4,7 @@ Independent of frameworks: a backend reads a `ModelSignature` from its model. Me
 to change.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,13 @@ class TensorSignature:
     @property
     def shape(self) -> Shape:
         """The dimensions with -1 for those that are free, and for 0, which a configuration cannot express."""
-        return tuple(dim if isinstance(dim, int) and dim > 0 else -1 for dim in self.dims or ())
+        return _shape_of(self.dims or ())
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape_of(dims: tuple[int | str | None, ...]) -> Shape:
+    """Return the shape of dimensions; the checks of a load ask for it six times for each tensor."""
+    return tuple(dim if isinstance(dim, int) and dim > 0 else -1 for dim in dims)
 
 
 @dataclass(frozen=True, slots=True)

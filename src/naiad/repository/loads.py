@@ -147,20 +147,25 @@ class VersionLoads(Generic[V]):
         name = plan.entry.key
         key = (name, version)
         self._since_s[key] = time.monotonic()
-        limit = f"the load took longer than --max-load-seconds={self._timeout_s:g}"
-        timer = threading.Timer(self._timeout_s, plan.stop.request, [limit])
-        timer.daemon = True
+        timer = self._limit(plan) if self._timeout_s else None
         try:
-            if self._timeout_s:
-                timer.start()
             loaded = self._try_to_load(plan, version)
             if plan.stop.is_requested:
                 stop_version(loaded, 0.0)
                 plan.stop.check()
             return loaded
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             del self._since_s[key]
+
+    def _limit(self, plan: ModelPlan) -> threading.Timer:
+        """Ask a load to end when its time is over."""
+        limit = f"the load took longer than --max-load-seconds={self._timeout_s:g}"
+        timer = threading.Timer(self._timeout_s, plan.stop.request, [limit])
+        timer.daemon = True
+        timer.start()
+        return timer
 
     def _try_to_load(self, plan: ModelPlan, version: int) -> V:
         name = plan.entry.key

@@ -134,7 +134,7 @@ def plan_session(
         options.use_per_session_threads = False
     else:
         _set_threads(options, threads)
-        if threads.intra_op > 1 and _size_bytes(_model_dir(context)) < _SPINNING_BYTES:
+        if threads.intra_op > 1 and _size_bytes(context.version_dir, _filename(context)) < _SPINNING_BYTES:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if "enable_mem_arena" in parameters:
         options.enable_cpu_mem_arena = _flag(parameters, "enable_mem_arena")
@@ -149,19 +149,19 @@ def plan_session(
     return SessionPlan(options, choose_providers(config, gpu), run_entries)
 
 
-def _model_dir(context: ModelContext) -> Path:
-    """Return the directory that the model file is in."""
-    path = context.version_dir / _filename(context)
-    return path if path.is_dir() else context.version_dir
-
-
-def _size_bytes(directory: Path) -> int:
-    """Return the size of a model's files: it may have its weights beside it."""
+def _size_bytes(directory: str | Path, filename: str = "") -> int:
+    """Return the size of a model's files: it may have its weights beside it, and be a directory itself."""
+    total = 0
     try:
         with os.scandir(directory) as children:
-            return sum(child.stat().st_size for child in children if child.is_file())
+            for child in children:
+                if child.is_file():
+                    total += child.stat().st_size
+                elif child.name == filename:
+                    return _size_bytes(child.path)
     except OSError:
         return 0  # opening the model raises the error
+    return total
 
 
 def inspection_options(context: ModelContext) -> Any:
@@ -254,6 +254,8 @@ def model_path(context: ModelContext) -> Path:
     Raises InferError(INVALID_ARG) when it is not there.
     """
     path = context.version_dir / _filename(context)
+    if path.is_file():
+        return path
     # Triton: a model with external data is a directory of the same name.
     inner = path / "model.onnx" if path.is_dir() else path
     if inner.is_file():

@@ -26,6 +26,10 @@ _FIXED_ROWS = "SKIP_OV_DYNAMIC_BATCHSIZE"
 """OpenVINO: every execution has max_batch_size rows."""
 
 
+_Row = tuple[str, int, int, str, str]
+"""The fields of a Demand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one field asks for."""
@@ -67,41 +71,42 @@ class LoadBudget:
     ) -> InferError | None:
         """Return the error of a configuration beyond a limit; None within the budget."""
         demands = [*self._counts(config, version_count, has_processes=has_processes), *self._bytes(config)]
-        beyond = [demand.text for demand in demands if demand.number > demand.limit]
+        # Only what is beyond its limit becomes an object: this runs twice for each of a thousand models at a start.
+        beyond = [Demand(*demand).text for demand in demands if demand[1] > demand[2]]
         return invalid_argument(f"model '{config.name}': {'; '.join(beyond)}") if beyond else None
 
     # --- counts -----------------------------------------------------------------------------------------------------
 
-    def _counts(self, config: ModelConfig, version_count: int, *, has_processes: bool) -> Iterator[Demand]:
+    def _counts(self, config: ModelConfig, version_count: int, *, has_processes: bool) -> Iterator[_Row]:
         limits = self.limits
         field, count = _instances(config)
         total = count * version_count
-        yield Demand(field, total, limits.max_instances, "instances", "max-load-instances")
+        yield field, total, limits.max_instances, "instances", "max-load-instances"
         if has_processes:
             processes = total * _whole(config, TENSOR_PARALLEL, 1)
-            yield Demand(field, processes, limits.max_processes, "worker processes", "max-load-processes")
-        for key in THREADS:
+            yield field, processes, limits.max_processes, "worker processes", "max-load-processes"
+        for key in THREADS if config.parameters else ():
             threads = _whole(config, key, 0) * max(1, total)
-            yield Demand(map_path("parameters", key), threads, limits.max_threads, "threads", "max-load-threads")
+            yield map_path("parameters", key), threads, limits.max_threads, "threads", "max-load-threads"
         steps = len(config.ensemble_scheduling.step)
-        yield Demand("ensemble_scheduling.step", steps, limits.max_ensemble_steps, "steps", "max-load-ensemble-steps")
+        yield "ensemble_scheduling.step", steps, limits.max_ensemble_steps, "steps", "max-load-ensemble-steps"
         buckets = sum(len(each.histogram_options.buckets) for each in config.model_metrics.metric_control)
         field = "model_metrics.metric_control"
-        yield Demand(field, buckets, limits.max_buckets, "histogram buckets", "max-load-histogram-buckets")
+        yield field, buckets, limits.max_buckets, "histogram buckets", "max-load-histogram-buckets"
         runs = sum(sample.count or 1 for sample in config.model_warmup if sample.batch_size)
-        yield Demand("model_warmup", runs, limits.max_warm_ups, "warm-up executions", "max-load-warmups")
+        yield "model_warmup", runs, limits.max_warm_ups, "warm-up executions", "max-load-warmups"
         if config.HasField("sequence_batching"):
             field, slots = _slots(config)
-            yield Demand(field, slots * max(1, total), limits.max_sequences, "sequences", "max-load-sequences")
+            yield field, slots * max(1, total), limits.max_sequences, "sequences", "max-load-sequences"
 
     # --- bytes ------------------------------------------------------------------------------------------------------
 
-    def _bytes(self, config: ModelConfig) -> Iterator[Demand]:
+    def _bytes(self, config: ModelConfig) -> Iterator[_Row]:
         sizes = [*_warm_up_bytes(config), *_state_bytes(config), *_padded_bytes(config)]
         total = sum(size for _, size in sizes)
         if sizes:
             field = max(sizes, key=lambda size: size[1])[0]
-            yield Demand(field, total, self.limits.max_bytes, "bytes", "max-load-bytes")
+            yield field, total, self.limits.max_bytes, "bytes", "max-load-bytes"
 
 
 def _instances(config: ModelConfig) -> tuple[str, int]:

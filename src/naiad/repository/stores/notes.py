@@ -100,21 +100,23 @@ class DirectoryNotes(Notes):
     def __init__(self, directory: Path, prefix: str = "", *, is_made: bool = False) -> None:
         """`prefix` of the models' names distinguishes repositories that share a directory. `is_made`: on demand."""
         self._directory = directory
+        self._opening = os.path.join(directory, "")
         self._prefix = prefix
         self._is_made = is_made
         self.place = str(directory)
 
     def _path(self, model: str) -> Path:
-        return self._directory / note_name(self._prefix + model)
+        return Path(self.where(model))
 
     def where(self, model: str) -> str:
         """Return the path of a model's note."""
-        return str(self._path(model))
+        # Not with pathlib, which takes longer than to look whether there is a note.
+        return self._opening + self.file_name(model)
 
     def read(self, model: str) -> bytes | None:
         """Return the content of a model's note; None without one. Raises OSError."""
         try:
-            with open(self._path(model), "rb", opener=_open_at_once) as file:
+            with open(self.where(model), "rb", opener=_open_at_once) as file:
                 return file.read(MAX_NOTE_BYTES)
         except FileNotFoundError:
             return None
@@ -167,7 +169,7 @@ class DirectoryNotes(Notes):
 
     def file_name(self, model: str) -> str:
         """Return the name of a model's note in `look`."""
-        return self._path(model).name
+        return note_name(self._prefix + model)
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -226,7 +226,7 @@ class LocalStore(Store):
         return self._listing(name) if name in self.list_models() else None
 
     def _listing(self, name: str) -> ModelListing:
-        is_incomplete = os.path.exists(self._root / name / INCOMPLETE_MARK)  # Path.exists raises for some links
+        is_incomplete = os.path.exists(f"{self.location}/{name}/{INCOMPLETE_MARK}")  # Path.exists raises for links
         return ModelListing(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
 
     def open_model(self, name: str) -> ModelEntry:

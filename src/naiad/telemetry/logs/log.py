@@ -64,7 +64,9 @@ def _make_formatter(options: LogOptions, *, escapes: bool) -> logging.Formatter:
 
 
 def _set_level(options: LogOptions) -> None:
-    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
+    """Have the loggers make only records that some handler may write: one costs as much as reading a small file."""
+    plain = logging.INFO if options.info else logging.WARNING
+    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else plain)
 
 
 def shut_down() -> bool:

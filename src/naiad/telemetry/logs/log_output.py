@@ -133,6 +133,8 @@ _MAX_CELL_CHARACTERS = 80
 
 def _cell_lines(text: str) -> list[str]:
     """Return the lines of a cell; long ones are wrapped, and characters that control a terminal are escaped."""
+    if len(text) <= _MAX_CELL_CHARACTERS and text.isprintable() and text == text.strip():
+        return [text]
     lines = text.split("\n")
     if not all(map(str.isprintable, lines)):
         lines = [
