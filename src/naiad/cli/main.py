@@ -1,5 +1,6 @@
 """The `naiad` command: one verb, one module, imported only when it is used."""
 
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from naiad.cli.compiled_methods import compiled_methods
+from naiad.cli.compiled_modules import compiled_modules
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
@@ -59,7 +61,8 @@ def _import_verb(verb: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()  # What is imported stays, so a collection meanwhile finds nothing.
     try:
-        with compiled_methods(verb):
+        # Only servers are started so often that a second copy of the code on the disk is worth its place.
+        with compiled_methods(verb), compiled_modules(verb) if verb == "serve" else contextlib.nullcontext():
             return importlib.import_module(VERBS[verb][0])
     finally:
         if collects:
