@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from naiad.cli.compiled_methods import compiled_methods
-from naiad.cli.compiled_modules import compiled_modules
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
@@ -62,9 +61,7 @@ def _import_verb(verb: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()  # What is imported stays, so a collection meanwhile finds nothing.
     try:
-        # Only servers are started so often that a second copy of the code on the disk is worth its place.
-        kept_modules = compiled_modules(verb) if verb == "serve" else contextlib.nullcontext()
-        with _short_blas_waits(), compiled_methods(verb), kept_modules:
+        with _short_blas_waits(), compiled_methods(verb):
             return importlib.import_module(VERBS[verb][0])
     finally:
         if collects:

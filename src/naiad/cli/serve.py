@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 from naiad.cli.compiled_methods import compiled_methods
-from naiad.cli.compiled_modules import compiled_modules
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 from naiad.options.options import ServerOptions
@@ -57,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that an invalid flag is reported at once.
-    with compiled_methods("server"), compiled_modules("server"):
+    with compiled_methods("server"):
         serve = _import_server(options.process_count)
     return serve(options)
 
