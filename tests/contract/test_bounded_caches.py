@@ -70,6 +70,7 @@ GROWING = {
     "frontend.http1.endpoint:_prefixes": BY_COUNT,
     "wire.http1:_heads": "1,024 heads of at most 4 KiB",
     "frontend.http2.flow:waiting": BY_OPEN,
+    "frontend.router:_patterns": "the routes of the server",
     "frontend.http2.flow:watching": BY_OPEN,
     "frontend.http2.time_limits:_bodies": BY_OPEN,
     "frontend.http2.time_limits:_queues": BY_OPEN,

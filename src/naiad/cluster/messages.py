@@ -86,6 +86,11 @@ class IsModelReady:
 
 
 @dataclass(frozen=True, slots=True)
+class AskActivity:
+    """A number that changes with each request that was answered: int."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskStatistics:
     """Statistics of all ready model versions: PackedStatistics."""
 
@@ -112,8 +117,8 @@ class AskLive:
     query: LiveQuery
 
 
-Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics | AskRollouts | AskLive
-Answer = bool | bytes | PackedStatistics | PackedLive | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
+Query = IsReady | IsModelReady | AskActivity | AskStatistics | AskIndex | AskMetrics | AskRollouts | AskLive
+Answer = bool | int | bytes | PackedStatistics | PackedLive | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
 
 
 # --- control calls, which every process executes --------------------------------------------------------------------

@@ -69,7 +69,9 @@ class Router:
     ) -> None:
         """`inference_path` is named to clients that ask for a path without a route."""
         self._inference_path = inference_path
-        self._routes = [(re.compile(route.pattern), _with_head(route.actions), route) for route in routes]
+        self._routes = [(route, _with_head(route.actions)) for route in routes]
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        """Compiled when a path is first compared: those behind the routes that clients use never are."""
         self._found: BoundedCache[str, _Found | None] = BoundedCache(
             max_entries=cached_paths, max_bytes=_CACHED_CHARACTERS, max_entry_bytes=_MAX_CACHED_PATH_CHARACTERS
         )
@@ -79,7 +81,7 @@ class Router:
 
     def categories(self) -> "dict[str, RouteCategory]":
         """Return the category of every route, by its pattern."""
-        return {pattern.pattern: route.category for pattern, _, route in self._routes}
+        return {route.pattern: route.category for route, _ in self._routes}
 
     def category(self, path: str) -> RouteCategory | CheckedCategory:
         """Return the category of a path."""
@@ -166,14 +168,20 @@ class Router:
 
     def _find(self, path: str) -> _Found | None:
         found = None
-        for pattern, actions, route in self._routes:
-            match = pattern.fullmatch(path)
+        for route, actions in self._routes:
+            match = self._pattern(route).fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
                 found = _Found(self._restricted(route.category, actions), arguments, route.check, route.category)
                 break
         self._found.remember(path, found, len(path))
         return found
+
+    def _pattern(self, route: Route) -> re.Pattern[str]:
+        compiled = self._patterns.get(route.pattern)
+        if compiled is None:
+            compiled = self._patterns[route.pattern] = re.compile(route.pattern)
+        return compiled
 
 
 class _Restricted(dict[str, Action]):

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 FLAG = "--rollout-state"
 _MAX_HOMES = 20_000
+_EARLY_S = 0.1
+"""A look may be so much too early: who looks once a second is not always exact."""
 _WRITTEN = "written"
 """What a look has shown of a record that was written since."""
 
@@ -261,7 +263,7 @@ class RolloutRecords:
     def _look(self, notes: Notes) -> Mapping[str, Hashable] | None:
         """Return what is there; None if it is too early for another look, or if there is no answer."""
         now_s = time.monotonic()
-        if now_s - self._looked_s.get(notes.place, -notes.look_s) < notes.look_s:
+        if now_s - self._looked_s.get(notes.place, -notes.look_s) < notes.look_s - _EARLY_S:
             return None
         self._looked_s[notes.place] = now_s
         try:

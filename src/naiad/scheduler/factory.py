@@ -13,7 +13,6 @@ from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueueLimits
-from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 
 _NO_DELAYS = ArtificialDelays()
 
@@ -77,6 +76,9 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
 
 
 def _create_sequence_scheduler(config: ModelConfig, instance_count: int, delays: ArtificialDelays) -> Scheduler:
+    # Most servers have no model with sequences.
+    from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
+
     batching = config.sequence_batching
     options: dict[str, Any] = {
         "model_name": config.name,

@@ -17,6 +17,7 @@ from naiad.repository.control.control_modes import RepositoryControl
 from naiad.server.model_serving import ModelServing
 from naiad.server.parts import ServerParts
 from naiad.server.ports.ports import Ports
+from naiad.server.process.common_ticks import next_tick
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory
 from naiad.server.process.process_environment import ServiceManager, StopSignal, run_to_status
@@ -148,7 +149,7 @@ class Server:
         """Check running executions, also while the server drains, and return freed memory to the system."""
         freed = FreedMemory()
         while True:
-            await asyncio.sleep(_CHECK_S)
+            await next_tick(_CHECK_S)
             self.engine.in_flight.check(time.monotonic_ns())
             self.engine.live.expire(time.monotonic_ns())
             if freed.is_due(time.monotonic_ns(), time.process_time_ns()):

@@ -12,11 +12,14 @@ from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.engine.engine import Engine
 from naiad.repository.rollout_records import FoundRecord, RolloutRecords
+from naiad.server.process.common_ticks import next_tick
 
 _log = logging.getLogger(__name__)
 
 FOLLOW_S = 0.5
 """Interval of the checks; records are looked at as often as their place allows."""
+_IDLE_S = 1.0
+"""The same without any rollout: other servers may begin one."""
 _RETRY_S = 15.0
 """Pause after a state that could not be applied or stored."""
 _LONGEST_RETRY_S = 600.0
@@ -43,7 +46,12 @@ class RolloutFollower:
                 await self.check()
             except Exception:
                 _log.exception("following the records of rollouts failed")
-            await asyncio.sleep(FOLLOW_S)
+            await next_tick(self.pause_s)
+
+    @property
+    def pause_s(self) -> float:
+        """The time until the next check."""
+        return FOLLOW_S if self._engine.rollouts.decided() else _IDLE_S
 
     async def check(self) -> None:
         """Apply the records that have changed, and store the states that they lack."""

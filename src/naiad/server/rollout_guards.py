@@ -3,7 +3,6 @@
 In a server with several processes one of them does so; its decisions reach all processes as a client's changes do.
 """
 
-import asyncio
 import functools
 import logging
 import time
@@ -23,6 +22,7 @@ from naiad.config.rollout.state import RolloutState, promoted, rolled_back, step
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.engine.engine import Engine
+from naiad.server.process.common_ticks import next_tick
 from naiad.telemetry.last_resort import keep_running_task
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class RolloutKeeper:
 
     async def _decide_regularly(self) -> None:
         while True:
-            await asyncio.sleep(self.pause_s)
+            await next_tick(self.pause_s)
             try:
                 await self.check()
             except InferError as error:

@@ -1,3 +1,4 @@
+import os
 import signal
 from collections.abc import Sequence
 
@@ -5,7 +6,7 @@ import pytest
 
 import naiad
 from naiad.cli import version
-from naiad.cli.main import main
+from naiad.cli.main import _import_verb, main
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["--version"]])
@@ -90,3 +91,16 @@ def test_invalid_flag_value_is_named_with_fix(
 def test_missing_repository_is_reported(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert main([verb, "m", "--model-repository=/no/such"]) == 1
     assert "--model-repository /no/such is not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("own", [None, "26"])
+def test_threads_of_numpy_wait_shortly(monkeypatch: pytest.MonkeyPatch, own: str | None) -> None:
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    monkeypatch.delenv(name, raising=False)
+    if own is not None:
+        monkeypatch.setenv(name, own)
+    seen: list[str | None] = []
+    monkeypatch.setattr("importlib.import_module", lambda module: seen.append(os.environ.get(name)))
+    _import_verb("version")
+    assert seen == [own or "20"]
+    assert os.environ.get(name) == own

@@ -39,3 +39,17 @@ def test_state_is_found_however_the_repository_is_spelled(
     one.find(absolute)
     one.keep(absolute.key, STATE)
     assert records().find(entry(Path(spelling))).state == STATE
+
+
+def test_look_that_is_a_little_early_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks at each tick of a second is sometimes a millisecond early, and must not wait for the next one."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    mine, other = RolloutRecords(), RolloutRecords()
+    entry = LocalStore(tmp_path).open_model("m")
+    times_s = iter((10.0, 10.995, 11.0))
+    monkeypatch.setattr("naiad.repository.rollout_records.time.monotonic", lambda: next(times_s))
+    mine.find(entry)
+    assert mine.changed() == {}
+    other.find(entry)
+    other.keep(entry.key, STATE)
+    assert mine.changed()[entry.key].state == STATE

@@ -25,6 +25,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.slices import Slices, finish
 from naiad.engine.engine import Engine
 from naiad.engine.processes import OnDone
+from naiad.telemetry.metrics.response_metrics import response_count
 from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 
@@ -124,6 +125,11 @@ class OwnAnswers:
         self._views = engine.views.of_this_process()
         self._live = engine.live
         self._rollouts = engine.rollouts
+        self._models = engine.models
+
+    def activity(self) -> int:
+        """Return a number that changes with each request that was answered."""
+        return response_count() + sum(each.statistics.request_count for each in self._models.all_versions())
 
     def answer(self, query: Query) -> Answer:
         """Return the answer to a query."""

@@ -20,6 +20,7 @@ from naiad.cluster.member.passed_connections import PassedConnections
 from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.sharing import ClusterOperations
 from naiad.cluster.messages import (
+    AskActivity,
     AskIndex,
     AskLive,
     AskMetrics,
@@ -251,6 +252,8 @@ class Member:
         """Answer for this process alone, or execute a control call."""
         if isinstance(query, OperationCall | ModelControl | RolloutControl):
             return await self._operations.execute_here(query)
+        if isinstance(query, AskActivity):
+            return self._own.activity()
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._own.answer, query)  # it reads the repository
         if isinstance(query, (AskStatistics, AskMetrics, AskLive)):

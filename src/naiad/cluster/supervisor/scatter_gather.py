@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from naiad.cluster.messages import (
     Answer,
+    AskActivity,
     AskIndex,
     AskLive,
     AskMetrics,
@@ -158,6 +159,8 @@ _log = logging.getLogger(__name__)
 _FAILING = "Server processes that died again and again, and are started again after long pauses"
 _TIMEOUT_S = 5.0
 """A process without an answer in this time is left out."""
+_IDLE_ROUNDS = 15
+"""So often the counters of an idle process are not noted: half a minute with the default interval."""
 
 
 class ScatterGather:
@@ -170,6 +173,9 @@ class ScatterGather:
         self.live_totals = LiveTotals()
         self._noting = asyncio.Lock()
         """Answers are noted in the order in which they came: counters of a process that decrease mean a reload."""
+        self._activities: dict[MemberProcess, object] = {}
+        """What the processes have answered before their counters were noted last."""
+        self._round = 0
         self.restart_count = 0
         """Processes that replaced a dead one."""
 
@@ -200,12 +206,25 @@ class ScatterGather:
         return await asyncio.to_thread(_packed_live_sum, found, self.live_totals.to_add())
 
     async def note_all(self) -> None:
-        """Note the counters of all processes, which bounds the loss when one dies."""
-        for query in (AskStatistics(), AskMetrics()):
-            await self._ask(query)
+        """Note the counters of the processes that have answered requests since, which bounds the loss when one dies.
 
-    async def _ask(self, query: Query) -> list[object]:
+        Counters that change without a request, as those of loads, are noted after `_IDLE_ROUNDS` calls.
+        """
         members = self._serving()
+        activities = await asyncio.gather(*[self._ask_one(member, AskActivity()) for member in members])
+        found = dict(zip(members, activities, strict=True))
+        self._round = (self._round + 1) % _IDLE_ROUNDS
+        changed = [
+            member
+            for member, activity in found.items()
+            if activity is not None and (not self._round or activity != self._activities.get(member))
+        ]
+        self._activities = found
+        for query in (AskStatistics(), AskMetrics()) if changed else ():
+            await self._ask(query, changed)
+
+    async def _ask(self, query: Query, members: Sequence[MemberProcess] | None = None) -> list[object]:
+        members = self._serving() if members is None else members
         answers = await asyncio.gather(*[self._ask_one(member, query) for member in members])
         if isinstance(query, IsReady | IsModelReady):
             # The other processes carry the load of one that has died; `naiad_processes` counts them. One that serves

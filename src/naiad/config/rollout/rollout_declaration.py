@@ -11,7 +11,6 @@ Requests without a version go to `stable` or to `canary`. Names of versions (`st
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -117,6 +116,8 @@ def parse_toml(text: str, filename: str = FILE_NAME) -> tuple[Rollout | None, li
     """Return the declaration of a file and the problems in it; None if there are any."""
     if len(text) > MAX_BYTES:
         return None, [Problem(message=f"{len(text)} characters; the most is {MAX_BYTES}", filename=filename)]
+    import tomllib  # most servers read none
+
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,7 +1,6 @@
 """Values as HTML for notebooks: small tables, escaped, in the colors of the page around them, light or dark."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 _MAX_ROWS = 200
 _LINE = "1px solid rgba(128,128,128,.35)"
@@ -33,6 +32,8 @@ def _text(value: object) -> str:
     text = f"{value:,}" if type(value) is int else f"{value:,.3g}" if isinstance(value, float) else str(value)
     if len(text) > _MAX_CHARACTERS:
         text = text[: _MAX_CHARACTERS - 1] + "…"
+    from html import escape  # its table of names is large, and servers show no notebook
+
     return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
 
 

@@ -27,8 +27,6 @@ from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.cached_model import CachedModel
 from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
-from naiad.engine.ensemble.ensemble_graph import find_device_steps, find_members
-from naiad.engine.ensemble.ensemble_model import EnsembleModel
 from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
 from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
@@ -43,7 +41,6 @@ from naiad.engine.loading.load_configuration import (
 )
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
-from naiad.engine.remote.remote_loading import load_remote
 from naiad.engine.remote.remote_port import RemotePort
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import ModelRouter, Served
@@ -305,6 +302,10 @@ class ModelLoader:
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Check an ensemble against its loaded members. Raises InferError."""
+        # Most servers have none.
+        from naiad.engine.ensemble.ensemble_graph import find_device_steps, find_members
+        from naiad.engine.ensemble.ensemble_model import EnsembleModel
+
         router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
         if router is None:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
@@ -330,6 +331,7 @@ class ModelLoader:
 
     def _load_remote(self, plan: ModelPlan, version: int) -> Served:
         """Ask the other servers for the model. Raises InferError."""
+        from naiad.engine.remote.remote_loading import load_remote  # most servers have none
 
         def finish(config: ModelConfig) -> ModelConfig:
             return finish_config(plan.config, config, plan.source, 1)

@@ -21,7 +21,6 @@ from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatch.dispatcher import Dispatcher
 from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.dispatch.runners import InstanceRunner
-from naiad.engine.serving.dispatch.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.serving.execution.executor import BatchExecutor
 from naiad.engine.serving.execution.loop_runner import LoopRunner
 from naiad.engine.serving.execution.thread_runner import ThreadRunner
@@ -98,6 +97,9 @@ class ServedModel(Served):
         response_queue = self._ordered or ResponseQueue(loop)
         dispatcher: Callable[..., Dispatcher] = Dispatcher
         if scheduler.is_by_instance:
+            # Most servers have no model with sequences.
+            from naiad.engine.serving.dispatch.sequence_dispatcher import SequenceDispatcher
+
             dispatcher = functools.partial(SequenceDispatcher, sequence_tensors=sequence_tensors)
         self._dispatcher = dispatcher(
             config=config,

@@ -142,6 +142,10 @@ class DashboardRoutes:
         """Return the actions of operations."""
         return {DASHBOARD: self._page, DASHBOARD_FILE: self._file}
 
+    def checks(self) -> Mapping[AnyOperation, Action]:
+        """Return what rejects requests by their headers: nothing."""
+        return {}
+
     def _page(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         self._respond(context, PAGE)
 

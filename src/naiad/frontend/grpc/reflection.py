@@ -4,16 +4,17 @@ A client that does not read its answers is paused: flow control stops it until i
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from naiad.core.errors import InferError, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend import failed_requests
 from naiad.frontend.context import CancelReason, GrpcCall
 from naiad.frontend.grpc.ended_stream import ENDED
-from naiad.protocol.reflection.answers import ReflectionAnswers
-from naiad.protocol.reflection.service_files import served_files
-from naiad.protocol.reflection.symbol_index import SymbolIndex
 from naiad.wire.grpc import GrpcStatus
+
+if TYPE_CHECKING:
+    from naiad.protocol.reflection.answers import ReflectionAnswers
 
 MAX_QUEUED_BYTES = 256 * 1024
 """Limit of unread answers; above it a stream takes no more requests."""
@@ -30,6 +31,11 @@ class Reflections:
     def open(self, call: GrpcCall) -> "ReflectionStream":
         """Return the state of a call that has just begun."""
         if self._answers is None:
+            # Most servers are never asked.
+            from naiad.protocol.reflection.answers import ReflectionAnswers
+            from naiad.protocol.reflection.service_files import served_files
+            from naiad.protocol.reflection.symbol_index import SymbolIndex
+
             self._answers = ReflectionAnswers(SymbolIndex(served_files(self._paths)))
         return ReflectionStream(call, self._answers.answer)
 

@@ -2,13 +2,13 @@
 
 import http
 from collections.abc import Callable
-from email.utils import formatdate
 
 from naiad.core.environment.ports import Loop
 from naiad.core.limits.request_limits import RequestBudget
 from naiad.frontend.access.refusal import NoteInvalid, note_invalid
 from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, EndpointConnection
 from naiad.frontend.context import HttpContext, RejectEarly
+from naiad.frontend.reply_headers import http_date
 from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import CheckHead, HeadCache, Http1Limits
@@ -51,7 +51,7 @@ class Http1ResponseHeaders:
 
     def set_date(self, wall_s: float) -> None:
         """Set the Date of the following responses; called about once a second."""
-        self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % formatdate(wall_s, usegmt=True).encode()
+        self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % http_date(wall_s)
 
     def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
         """Return the headers of a response of `length` bytes; `connection` is a Connection option or empty."""

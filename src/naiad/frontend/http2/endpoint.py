@@ -1,7 +1,6 @@
 """Shared state of the connections of one HTTP/2 endpoint, and the headers of REST requests and responses."""
 
 from collections.abc import Callable
-from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from naiad.core.environment.ports import Loop
@@ -11,6 +10,7 @@ from naiad.frontend.access.refusal import NoteInvalid, note_invalid
 from naiad.frontend.connections.endpoint import AddressLimit, C, Endpoint
 from naiad.frontend.context import GrpcService, HttpContext, RejectEarly
 from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
+from naiad.frontend.reply_headers import http_date
 from naiad.telemetry.metrics.response_metrics import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import HttpError, decode_path
@@ -72,7 +72,7 @@ class Http2ResponseHeaders:
 
     def set_date(self, wall_s: float) -> None:
         """Set the Date of the following responses; called about once a second."""
-        self._date = encode_fields(((b"date", formatdate(wall_s, usegmt=True).encode()),))
+        self._date = encode_fields(((b"date", http_date(wall_s)),))
 
     def complete(self, status: int, headers: Headers, length: int) -> bytes:
         """Return the headers of a response of `length` bytes."""

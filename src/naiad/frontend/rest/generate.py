@@ -24,6 +24,9 @@ from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.picture_folder import PictureFolder
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
+from naiad.frontend.router import Action
+from naiad.operations.inference import GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY
+from naiad.operations.operation import AnyOperation
 from naiad.protocol.generate import Inputs, RowColumns, columns_of, decode_generate, encode_generate, inputs_of
 from naiad.protocol.generate_query import document_of_query
 from naiad.wire.header_fields import written_fields
@@ -62,6 +65,18 @@ class GenerateRoutes:
         self._forwarding = forwarding
         self._inputs: dict[tuple[str, str], tuple[object, Inputs, RowColumns]] = {}
         """By model and version: the configuration and what is derived from it."""
+
+    def actions(self) -> Mapping[AnyOperation, Action]:
+        """Return the actions of the operations."""
+        return {
+            GENERATE: self.generate,
+            GENERATE_STREAM: self.generate_stream,
+            GENERATE_STREAM_OF_QUERY: self.stream_of_query,
+        }
+
+    def checks(self) -> Mapping[AnyOperation, Action]:
+        """Return what rejects requests by their headers."""
+        return {GENERATE: self.check, GENERATE_STREAM: self.check}
 
     def generate(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the only response of a request."""

@@ -1,15 +1,15 @@
 """The REST side of KServe v2: routes for all operations that have a REST form."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.engine.engine import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control.control import ControlCalls
 from naiad.frontend.control.control_audit import audited
-from naiad.frontend.dashboard.dashboard_page import DashboardRoutes
 from naiad.frontend.dashboard.live_feed import LiveFeed
 from naiad.frontend.dashboard.live_route import LiveRoute
 from naiad.frontend.default_model import default_model
@@ -18,15 +18,20 @@ from naiad.frontend.long_work.thread_pool import RunInThread, run_at_once
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import control_action
-from naiad.frontend.rest.generate import GenerateRoutes
+from naiad.frontend.rest.first_use import AtFirstUse
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
-from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
-from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
 from naiad.frontend.rest.rollout import rollout_actions
 from naiad.frontend.router import Action, Route, Router
+from naiad.operations import dashboard, mcp, openai
 from naiad.operations.inference import GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY, INFER, INVOCATIONS
 from naiad.operations.operation import AnyOperation, MayBringFiles, RestForm
 from naiad.operations.table import OPERATIONS
+
+if TYPE_CHECKING:
+    from naiad.frontend.dashboard.dashboard_page import DashboardRoutes
+    from naiad.frontend.rest.generate import GenerateRoutes
+    from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
+    from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
 
 MakeAction = Callable[[AnyOperation, RestForm[Any, Any]], Action]
 """Makes the action of an operation's form."""
@@ -56,6 +61,8 @@ class RestApi:
         of this machine get the dashboard's page, and what the log says; with `mcp_is_local`, models as tools.
         """
         self._engine = engine
+        self._max_input_bytes = max_input_bytes
+        self._forwarding = forwarding
         self._codings = codings
         self._run_in_thread = run_in_thread
         self._operations = operations
@@ -63,11 +70,15 @@ class RestApi:
         self._may_bring_files = may_bring_files
         self._live = live or LiveFeed(engine)
         self._dashboard_is_local = dashboard_is_local
+        self._mcp_is_local = mcp_is_local
         self._router: Router | None = None
+        self._start_s = int(time.time())
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._calls.runner)
-        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._calls.runner, run_in_thread)
-        self._openai = OpenAiRoutes(engine, max_input_bytes, forwarding, run_in_thread)
-        self._mcp = McpRoutes(engine, self._generate, self._openai.actions(), local_only=mcp_is_local)
+        generate = (GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY)
+        self._generate = AtFirstUse(self._make_generate, generate)
+        self._openai = AtFirstUse(self._make_openai, openai.OPERATIONS)
+        self._mcp = AtFirstUse(self._make_mcp, mcp.OPERATIONS)
+        self._dashboard = AtFirstUse(self._make_dashboard, (dashboard.DASHBOARD, dashboard.DASHBOARD_FILE))
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -81,27 +92,54 @@ class RestApi:
                 **self._mcp.actions(),
                 **rollout_actions(self._engine),
                 **page.actions(),
-                **DashboardRoutes(self._run_in_thread, local_only=self._dashboard_is_local).actions(),
+                **self._dashboard.actions(),
                 **live_route.actions(),
             },
             {
                 INFER: self._infer.check,
-                GENERATE: self._generate.check,
-                GENERATE_STREAM: self._generate.check,
+                **self._generate.checks(),
                 **self._openai.checks(),
                 **self._mcp.checks(),
             },
             partial(control_action, self._calls, may_bring_files=self._may_bring_files),
         )
-        page.router = live_route.router = self._mcp.router = self._router = Router(routes)
+        page.router = live_route.router = self._router = Router(routes)
         return self._router
+
+    # --- what the first request imports -----------------------------------------------------------------------------
+
+    def _make_generate(self) -> "GenerateRoutes":
+        from naiad.frontend.rest.generate import GenerateRoutes
+
+        return GenerateRoutes(
+            self._engine, self._max_input_bytes, self._forwarding, self._calls.runner, self._run_in_thread
+        )
+
+    def _make_openai(self) -> "OpenAiRoutes":
+        from naiad.frontend.rest.openai.openai_routes import OpenAiRoutes
+
+        return OpenAiRoutes(self._engine, self._max_input_bytes, self._forwarding, self._run_in_thread, self._start_s)
+
+    def _make_mcp(self) -> "McpRoutes":
+        from naiad.frontend.rest.mcp.mcp_routes import McpRoutes
+
+        routes = McpRoutes(
+            self._engine, self._generate.group(), self._openai.actions(), local_only=self._mcp_is_local
+        )
+        routes.router = self._router
+        return routes
+
+    def _make_dashboard(self) -> "DashboardRoutes":
+        from naiad.frontend.dashboard.dashboard_page import DashboardRoutes
+
+        return DashboardRoutes(self._run_in_thread, local_only=self._dashboard_is_local)
+
+    # --- inference --------------------------------------------------------------------------------------------------
 
     def _inference(self) -> Mapping[AnyOperation, Action]:
         return {
             INFER: self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle),
-            GENERATE: self._generate.generate,
-            GENERATE_STREAM: self._generate.generate_stream,
-            GENERATE_STREAM_OF_QUERY: self._generate.stream_of_query,
+            **self._generate.actions(),
             INVOCATIONS: self._invoke,
         }
 

@@ -7,7 +7,6 @@ model that it should be; `way_out` explains what to do with a format without a b
 
 import mmap
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +204,7 @@ def kind_of(path: Path) -> FileKind | None:
         if found is None and path.stat().st_size and not _onnx_problem(path, path.stat().st_size):
             return ONNX
         return found
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         # The load reports it.
         return kind_of_suffix(path.suffix)
 
@@ -223,13 +222,29 @@ def kind_of_content(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes, None if they identify none. Raises OSError."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    if head.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = [name.encode() for name in archive.namelist()]
+    if head.startswith(b"PK\x03\x04") and _is_zip(path):
+        names = [name.encode() for name in _members(path)]
         by_member = [kind for kind in KINDS if any(name.endswith(tuple(kind.members)) for name in names)]
         if by_member:
             return by_member[0]
     return next((kind for kind in KINDS if kind.magic and re.match(kind.magic, head, re.DOTALL)), None)
+
+
+def _is_zip(path: Path) -> bool:
+    import zipfile  # most models are none
+
+    return zipfile.is_zipfile(path)
+
+
+def _members(path: Path) -> Sequence[str]:
+    """Return the names of the files in a zip file. Raises OSError."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise OSError(f"{path} is damaged: {error}") from None
 
 
 def model_file_problem(config: ModelConfig, version_dir: Path) -> tuple[Path, str]:
@@ -260,7 +275,7 @@ def file_problem(path: Path, usual_suffix: str = "") -> str:
         if found is not None and (found.is_damage or expected is ONNX):
             return f"the file is {found.what} ({_shown(size_bytes)}), not {expected.what}; {found.advice}"
         return _structure_problem(path, expected, size_bytes)
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         # The load reports it.
         return ""
 
@@ -271,7 +286,7 @@ def _structure_problem(path: Path, expected: FileKind, size_bytes: int) -> str:
         return _onnx_problem(path, size_bytes)
     with path.open("rb") as file:
         is_zip = file.read(4) == b"PK\x03\x04"
-    if is_zip and not zipfile.is_zipfile(path):
+    if is_zip and not _is_zip(path):
         return f"the file is cut off: its {_shown(size_bytes)} are the beginning of {expected.what}; {_AGAIN}"
     return ""
 
@@ -301,7 +316,7 @@ def way_out(path: Path) -> str:
     """Return what a file is that no backend serves, and what to do with it; empty for an unknown kind."""
     try:
         content = kind_of_content(path)
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         content = None
     kind = content if content is not None and content.is_damage else kind_of(path)
     return f"it is {kind.what}; {kind.advice}" if kind is not None else ""

@@ -150,9 +150,11 @@ def _port_advice(address: Address, error: OSError) -> str:
 
 def _bind_internet(address: Address) -> socket.socket:
     host = host_of(address.host)
+    # As bytes: Python would import its tables of international names to encode a text.
+    name = host.encode() if host.isascii() else host
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
-            host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise internal(f"--{address.flag}-address {address.host} cannot be resolved: {error.strerror}") from error

@@ -3,11 +3,14 @@
 NVML is the library of NVIDIA's driver. `pynvml` calls it, the module of NVIDIA's package nvidia-ml-py.
 """
 
+import ctypes
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 _WITHOUT_VALUE = frozenset({2, 3, 4, 13, 999})
 """Invalid argument (a MIG device), not supported, no permission, not in this driver, unknown: this figure is missing,
 other figures can be read."""
+_LIBRARY = "libnvidia-ml.so.1"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 """A directory for each GPU, named by its PCI bus id."""
 
@@ -113,10 +117,21 @@ def _thousandths(number: int | None) -> float | None:
 def load_nvml() -> Nvml:
     """Return the NVML of this machine. Raises NvmlError if there is none, NvmlPackageError without its package."""
     try:
+        if find_spec("pynvml") is not None and not _has_library():
+            # The module is large: the servers without a GPU do not import it.
+            raise NvmlError(f"this machine has no {_LIBRARY}")
         import pynvml
     except ImportError:
         raise NvmlPackageError("install nvidia-ml-py with pip install 'naiad[gpu]'") from None
     return Nvml(pynvml)
+
+
+def _has_library() -> bool:
+    """Return whether there is what `pynvml` opens, as far as that is known: on other systems it looks elsewhere."""
+    try:
+        return sys.platform != "linux" or ctypes.CDLL(_LIBRARY) is not None
+    except OSError:
+        return False
 
 
 def gpus_of_driver(directory: Path = _DRIVER) -> Sequence[Gpu]:

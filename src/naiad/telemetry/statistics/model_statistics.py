@@ -143,6 +143,11 @@ class ModelStatistics:
         """Empty while nothing asks for single requests, which then costs one branch for each batch."""
         self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
 
+    @property
+    def request_count(self) -> int:
+        """Requests that have ended, as they are counted at this moment; without the lock."""
+        return self._success_count + self._fail_count
+
     def keep_samples(self) -> None:
         """Keep the latencies of recent requests from now on, for summaries; bounded."""
         if self._samples is None:

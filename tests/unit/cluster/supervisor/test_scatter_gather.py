@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from naiad.cluster.messages import AskMetrics, AskStatistics, Query
+from naiad.cluster.messages import AskActivity, AskMetrics, AskStatistics, Query
 from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.cluster.supervisor.scatter_gather import ExitedCounters, ScatterGather
 from naiad.core.slices import finish
@@ -39,6 +39,46 @@ class Member:
 
     async def ask(self, query: Query, timeout_s: float) -> Any:
         return METRICS if isinstance(query, AskMetrics) else finish(pack(ROWS))
+
+
+class CountingMember(Member):
+    """A server process that says how many requests it has answered."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+        self.activity = 0
+        self.asked: list[str] = []
+
+    async def ask(self, query: Query, timeout_s: float) -> Any:
+        self.asked.append(type(query).__name__)
+        if isinstance(query, AskActivity):
+            return self.activity
+        return b"" if isinstance(query, AskMetrics) else finish(pack([]))
+
+
+def test_counters_of_idle_processes_are_seldom_noted() -> None:
+    busy, idle = CountingMember(0), CountingMember(1)
+    members = [cast("MemberProcess", each) for each in (busy, idle)]
+    gather = ScatterGather(lambda: members, cast("Supervision", Restarts()))
+
+    async def rounds(count: int) -> None:
+        for _ in range(count):
+            busy.activity += 1
+            await gather.note_all()
+
+    async def run() -> None:
+        noted = ["AskActivity", "AskStatistics", "AskMetrics"]
+        await rounds(3)
+        assert busy.asked == noted * 3
+        assert idle.asked == [*noted, "AskActivity", "AskActivity"]
+        await rounds(15)
+        assert busy.asked == noted * 18
+        assert idle.asked.count("AskMetrics") == 2
+        members[1] = cast("MemberProcess", CountingMember(1))  # a successor in the same slot
+        await rounds(1)
+        assert cast("CountingMember", members[1]).asked == noted
+
+    asyncio.run(run())
 
 
 def merged(query: Query, *, members: int = 4) -> tuple[Any, int]:

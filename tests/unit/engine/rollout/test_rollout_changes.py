@@ -103,6 +103,17 @@ def test_decision_follows_from_that_of_another_server(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_server_without_rollouts_looks_less_often(tmp_path: Path) -> None:
+    async def run() -> None:
+        one, two = Replica(tmp_path), Replica(tmp_path)
+        assert two.follower.pause_s == 1.0
+        assert await one.change({"stable": 1, "canary": 2, "weight": 50}) is None
+        await two.look()
+        assert two.follower.pause_s == 0.5
+
+    asyncio.run(run())
+
+
 def test_decision_at_the_same_time_is_made_again(tmp_path: Path) -> None:
     async def run() -> None:
         one, two = Replica(tmp_path), Replica(tmp_path)

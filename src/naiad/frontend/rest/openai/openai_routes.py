@@ -46,14 +46,18 @@ class OpenAiRoutes:
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
         run_in_thread: RunInThread = run_at_once,
+        start_s: int = 0,
     ) -> None:
-        """`run_in_thread` lists the models and encodes many vectors, which takes too long for the event loop."""
+        """`run_in_thread` lists the models and encodes many vectors, which takes too long for the event loop.
+
+        `start_s` is when the server has started, in seconds since 1970; 0 for now.
+        """
         self._engine = engine
         self._models = OpenAiModels(engine)
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
         self._run_in_thread = run_in_thread
-        self._created_s = int(time.time())
+        self._created_s = start_s or int(time.time())
         """When the server has started: OpenAI's clients expect a time of each model."""
 
     def actions(self) -> Mapping[AnyOperation, Action]:
