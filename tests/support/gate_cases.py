@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.optimize_source import Format
 from support.gate_models import (
     BF16,
     COARSE,
@@ -30,8 +32,6 @@ from support.gate_models import (
     tokens,
     words,
 )
-from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.optimize_source import Format
 
 _P = Precision
 
