@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from support.commands import command_here
 from support.optimize_command import FLAGS, optimize, write_files, write_network
 
 OWN = ("--candidate", "own=own.onnx", "--candidate", "other=other.onnx")
@@ -88,7 +89,7 @@ def test_list_shows_the_plan(folder):
     ],
 )
 def test_bad_flags_are_explained(folder, arguments, message):
-    done = optimize(folder, *arguments)
+    done = command_here("optimize", "digits.onnx", "--data", "samples.npz", *arguments, folder=folder)
     assert done.returncode == 2
     assert message in done.stderr
 
