@@ -1,13 +1,20 @@
-"""What micro benches share: a transport that keeps nothing, an engine without models, a served model, a clock."""
+"""What micro benches share: a transport that keeps nothing, an engine without models, models, a clock."""
 
 import asyncio
+import atexit
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-from naiad.backend.api import Instance, Model
+import psutil
+
+from naiad.backend.api import Instance, Model, ModelContext
+from naiad.backend.python.backend import PythonBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.limits.request_limits import RequestLimits
 from naiad.core.tensor import Buffer
@@ -84,6 +91,30 @@ def served_model(config: ModelConfig, model: Model, instance: Instance) -> Serve
         statistics=ModelStatistics("m", "1"),
         loop=asyncio.get_running_loop(),
     )
+
+
+def vectors_config(backend: str, width: int, count: int = 2, max_batch_size: int = 64) -> ModelConfig:
+    """Return the configuration of a model with so many FP32 vectors in and out."""
+    config = ModelConfig(name="m", backend=backend, max_batch_size=max_batch_size)
+    for number in range(count):
+        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])
+        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
+    return config
+
+
+def python_model(source: str, config: ModelConfig) -> Model:
+    """Load a `model.py`."""
+    directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    (directory / "1").mkdir()
+    (directory / "1" / "model.py").write_text(source)
+    return PythonBackend().load(ModelContext("m", 1, config, directory, directory / "1", 1))
+
+
+def process_us(process: psutil.Process) -> float:
+    """Return the CPU microseconds that a process has used."""
+    times = process.cpu_times()
+    return 1e6 * (times.user + times.system)
 
 
 def cpu_us(work: Callable[[], object], count: int, rounds: int = ROUNDS) -> float:

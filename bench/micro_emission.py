@@ -7,23 +7,18 @@ and in the worker, the time to the first response, and how many responses came w
 """
 
 import asyncio
-import atexit
-import shutil
 import statistics
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import psutil
 import uvloop
 
-from bench.in_memory import served_model
-from naiad.backend.api import InstanceSpec, Model, ModelContext
-from naiad.backend.python.backend import PythonBackend
+from bench.in_memory import process_us, python_model, served_model
+from naiad.backend.api import InstanceSpec
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
@@ -56,18 +51,6 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([n], np.int32))]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-
-
-def load(body: str) -> tuple[Model, ModelConfig]:
-    directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    (directory / "1").mkdir()
-    (directory / "1" / "model.py").write_text(MODEL + textwrap.indent(textwrap.dedent(body), "    "))
-    config = ModelConfig(name="m", backend="python")
-    config.model_transaction_policy.decoupled = True
-    config.input.add(name="IN", data_type="TYPE_INT32", dims=[1])
-    config.output.add(name="OUT", data_type="TYPE_INT32", dims=[1])
-    return PythonBackend().load(ModelContext("m", 1, config, directory, directory / "1", 1)), config
 
 
 class Client:
@@ -103,7 +86,12 @@ class Client:
 
 
 async def measure(body: str, clients: int, count: int) -> None:
-    model, config = await asyncio.to_thread(load, body)
+    config = ModelConfig(name="m", backend="python")
+    config.model_transaction_policy.decoupled = True
+    config.input.add(name="IN", data_type="TYPE_INT32", dims=[1])
+    config.output.add(name="OUT", data_type="TYPE_INT32", dims=[1])
+    source = MODEL + textwrap.indent(textwrap.dedent(body), "    ")
+    model = await asyncio.to_thread(python_model, source, config)
     instance = await asyncio.to_thread(model.create_instance, InstanceSpec("m_0_0", 0, "KIND_CPU"))
     served = served_model(config, model, instance)
     ended = asyncio.Event()
@@ -117,7 +105,7 @@ async def measure(body: str, clients: int, count: int) -> None:
     every = [Client(served, count, done) for _ in range(clients)]
     server = psutil.Process()
     (worker,) = server.children()
-    before, start = (_cpu_us(server), _cpu_us(worker)), time.perf_counter()
+    before, start = (process_us(server), process_us(worker)), time.perf_counter()
     for client in every:
         client.end_ns = time.monotonic_ns() + int(SECONDS * 1e9)
         client.begin()
@@ -125,17 +113,12 @@ async def measure(body: str, clients: int, count: int) -> None:
     wall_s = time.perf_counter() - start
     responses = sum(client.responses for client in every)
     first_us = statistics.median(ns for client in every for ns in client.first_ns) / 1000
-    after = _cpu_us(server), _cpu_us(worker)
+    after = process_us(server), process_us(worker)
     print(
         f"{clients:8} {count:10} {responses / wall_s:12,.0f} {(after[0] - before[0]) / responses:8.1f} "
         f"{(after[1] - before[1]) / responses:8.1f} {first_us:10.0f}"
     )
     assert await asyncio.to_thread(served.stop, 10.0)
-
-
-def _cpu_us(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return 1e6 * (times.user + times.system)
 
 
 def main() -> None:

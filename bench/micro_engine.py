@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench.in_memory import served_model
+from bench.in_memory import served_model, vectors_config
 from naiad.backend.api import Instance, InstanceSpec, Model
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
@@ -27,7 +26,7 @@ class Nothing(Instance):
     runs_on_any_thread = "--thread" not in sys.argv
 
     def __init__(self) -> None:
-        self.header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1, 16))])
+        self.header = ResponseHeader("m", "1", [TensorSpec("OUTPUT0", DataType.FP32, (1, 16))])
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         batch.compute_start_ns = batch.compute_end_ns = batch.exec_start_ns
@@ -42,12 +41,11 @@ class NothingModel(Model):
 
 async def measure(depth: int, count: int) -> tuple[float, float, float]:
     """Return wall and CPU microseconds per request and the mean batch size."""
-    config = ModelConfig(name="m", max_batch_size=32, dynamic_batching={})
-    config.input.add(name="IN", data_type="TYPE_FP32", dims=[16])
-    config.output.add(name="OUT", data_type="TYPE_FP32", dims=[16])
+    config = vectors_config("", 16, count=1, max_batch_size=32)
+    config.dynamic_batching.SetInParent()
     loop = asyncio.get_running_loop()
     model = served_model(config, NothingModel(), Nothing())
-    header = RequestHeader(model_name="m", inputs=[TensorSpec("IN", DataType.FP32, (1, 16))])
+    header = RequestHeader(model_name="m", inputs=[TensorSpec("INPUT0", DataType.FP32, (1, 16))])
     data = [bytes(64)]
     done = loop.create_future()
     left = count

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.in_memory import cpu_us
+from bench.in_memory import cpu_us, vectors_config
 from naiad.backend.api import ModelContext
 from naiad.backend.assembler import StagedRun
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
@@ -51,14 +50,6 @@ class ReadyInstance(TensorInstance):
         return ReadyBuffers(inputs[0].shape[0]) if self._stages else None
 
 
-def context() -> ModelContext:
-    config = ModelConfig(name="m", max_batch_size=32)
-    for number in range(2):
-        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[16])
-        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[16])
-    return ModelContext("m", 1, config, Path(), Path(), 1)
-
-
 def measure(count: int, *, stages: bool, distinct_headers: bool = False) -> float:
     specs = [TensorSpec(name, DataType.FP32, (1, 16)) for name in NAMES]
     headers = [RequestHeader(model_name="m", inputs=specs) for _ in range(count if distinct_headers else 1)]
@@ -67,7 +58,9 @@ def measure(count: int, *, stages: bool, distinct_headers: bool = False) -> floa
         InferRequest(headers[number % len(headers)], (body[1:65], body[101:165]), lambda request, response: None)
         for number in range(count)
     ]
-    instance = ReadyInstance(context(), stages=stages, rows=count)
+    instance = ReadyInstance(
+        ModelContext("m", 1, vectors_config("", 16), Path(), Path(), 1), stages=stages, rows=count
+    )
     batch = Batch(requests, count)
 
     def many() -> None:

@@ -7,12 +7,8 @@ what of the latter is the model itself (the same calls without a server). Then a
 and large tensors (`images`).
 """
 
-import atexit
-import shutil
 import statistics
 import sys
-import tempfile
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from bench.in_memory import cpu_us
+from bench.in_memory import cpu_us, process_us, python_model, vectors_config
+from bench.models import ADD_SUB_PY
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
-from naiad.backend.python.backend import PythonBackend
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.workers.worker_instance import WorkerInstance
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
@@ -35,36 +30,7 @@ from naiad.worker.api.request import ReceivedRequest, RequestPlan
 from naiad.worker.api.tensor import ReceivedTensor, TensorPlan
 
 ROUNDS = 5
-MODEL = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            b = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
-            responses.append(
-                pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)])
-            )
-        return responses
-"""
-
-
-def load(model: str, width: int) -> WorkerInstance:
-    directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    (directory / "1").mkdir()
-    (directory / "1" / "model.py").write_text(textwrap.dedent(model))
-    config = ModelConfig(name="m", backend="python", max_batch_size=64)
-    for number in range(2):
-        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])
-        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
-    context = ModelContext("m", 1, config, directory, directory / "1", 1)
-    instance = PythonBackend().load(context).create_instance(InstanceSpec("m_0", 0, "KIND_CPU"))
-    assert isinstance(instance, WorkerInstance)
-    return instance
+SPEC = InstanceSpec("m_0", 0, "KIND_CPU")
 
 
 def batch_of(count: int, width: int) -> Batch:
@@ -78,11 +44,6 @@ def batch_of(count: int, width: int) -> Batch:
     return Batch(requests, count)
 
 
-def used_us(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return 1e6 * (times.user + times.system)
-
-
 def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1.0) -> tuple[float, float, float]:
     """Return wall, server CPU and worker CPU in us per request."""
     server = psutil.Process()
@@ -91,7 +52,7 @@ def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1
     for _ in range(50):
         instance.execute(batch)
     executed = 0
-    before, start = (used_us(server), used_us(worker)), time.perf_counter()
+    before, start = (process_us(server), process_us(worker)), time.perf_counter()
     while time.perf_counter() - start < seconds:
         for _ in range(20):
             instance.execute(batch)
@@ -99,8 +60,8 @@ def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1
     wall = 1e6 * (time.perf_counter() - start)
     return (
         wall / executed,
-        (used_us(server) - before[0]) / executed,
-        (used_us(worker) - before[1]) / executed,
+        (process_us(server) - before[0]) / executed,
+        (process_us(worker) - before[1]) / executed,
     )
 
 
@@ -136,7 +97,8 @@ def repeated_us(work: Callable[[], None], times: int) -> float:
 def requests_to_a_model() -> None:
     print("add/sub, 16 floats: us per request")
     print(f"{'batch':>6} {'wall':>8} {'server':>8} {'worker':>8} {'model':>8} {'overhead':>9}")
-    instance = load(MODEL, 16)
+    instance = python_model(ADD_SUB_PY, vectors_config("python", 16)).create_instance(SPEC)
+    assert isinstance(instance, WorkerInstance)
     for count in (1, 2, 8, 32):
         rounds = [measure(instance, count, 16) for _ in range(ROUNDS)]
         wall, server, worker = (statistics.median(column) for column in zip(*rounds, strict=True))
@@ -147,15 +109,11 @@ def requests_to_a_model() -> None:
 
 def identities(width: int) -> tuple[Instance, WorkerInstance]:
     """Return an instance of the identity backend in this process, and one in a worker."""
-    config = ModelConfig(name="m", backend="identity", max_batch_size=64)
-    for number in range(2):
-        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])
-        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
+    config = vectors_config("identity", width)
     context = ModelContext("m", 1, config, Path(), Path(), 1)
-    spec = InstanceSpec("m_0", 0, "KIND_CPU")
-    inside = BackendRegistry({}).get("identity").load(context).create_instance(spec)
+    inside = BackendRegistry({}).get("identity").load(context).create_instance(SPEC)
     config.parameters["isolation"].string_value = "process"
-    isolated = BackendRegistry({}).get_for(config, "m").load(context).create_instance(spec)
+    isolated = BackendRegistry({}).get_for(config, "m").load(context).create_instance(SPEC)
     assert isinstance(isolated, WorkerInstance)
     return inside, isolated
 

@@ -4,8 +4,6 @@
 |---|---|
 | add_sub | ONNX, two FP32[16] in, sum and difference out, max_batch_size 32, dynamic batching |
 | add_sub_py | the same as a `model.py` |
-| busy | ONNX, 60 products with a 256x256 matrix, about a millisecond |
-| deep_1_0, deep_1_3000 | ONNX, 288 layers of 128 on one thread; a queue delay of 0 and 3000 us |
 | count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
 | chain | an ensemble of three add_sub steps |
 | bls_py | a `model.py` that passes its inputs to add_sub_py, and answers what comes back |
@@ -13,9 +11,7 @@
 The peers' own formats are made from the same functions, so that every server computes the same thing.
 """
 
-import textwrap
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -80,81 +76,38 @@ class TritonPythonModel:
 """
 
 COUNT_CONFIG = """
-name: "count_py"
-backend: "python"
-max_batch_size: 0
+name: "count_py" backend: "python" max_batch_size: 0
 model_transaction_policy { decoupled: true }
 input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
 """
-
-ADD_SUB_CONFIG = """
-name: "{name}"
-backend: "{backend}"
+ADD_SUB_TENSORS = """
 max_batch_size: 32
-input [
-  {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
-  {{ name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }}
-]
-output [
-  {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
-  {{ name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }}
-]
-dynamic_batching {{ }}
-instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 } input { name: "INPUT1" data_type: TYPE_FP32 dims: 16 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT1" data_type: TYPE_FP32 dims: 16 }
 """
 
 
-CHAIN_CONFIG = """
-name: "chain"
-platform: "ensemble"
-max_batch_size: 32
-input [
-  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
-  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
-]
-output [
-  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
-  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
-]
-ensemble_scheduling { step [
-  { model_name: "add_sub" model_version: -1
-    input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
-    output_map [ { key: "OUTPUT0" value: "a0" }, { key: "OUTPUT1" value: "a1" } ] },
-  { model_name: "add_sub" model_version: -1
-    input_map [ { key: "INPUT0" value: "a0" }, { key: "INPUT1" value: "a1" } ]
-    output_map [ { key: "OUTPUT0" value: "b0" }, { key: "OUTPUT1" value: "b1" } ] },
-  { model_name: "add_sub" model_version: -1
-    input_map [ { key: "INPUT0" value: "b0" }, { key: "INPUT1" value: "b1" } ]
-    output_map [ { key: "OUTPUT0" value: "OUTPUT0" }, { key: "OUTPUT1" value: "OUTPUT1" } ] }
-] }
-"""
+def add_sub_config(name: str, backend: str) -> str:
+    """Return the configuration of an add/sub model with one instance and dynamic batching."""
+    more = "dynamic_batching { } instance_group [ { count: 1 kind: KIND_CPU } ]"
+    return f'name: "{name}" backend: "{backend}" {ADD_SUB_TENSORS} {more}\n'
 
-BUSY_CONFIG = """
-name: "busy"
-backend: "onnxruntime"
-max_batch_size: 0
-input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 256 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 256 ] } ]
-instance_group [ { count: 1 kind: KIND_CPU } ]
-parameters { key: "intra_op_thread_count" value { string_value: "1" } }
-"""
-DEEP_CONFIG = """
-name: "deep_1_{delay_us}"
-backend: "onnxruntime"
-max_batch_size: 32
-input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 128 ] }} ]
-output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 128 ] }} ]
-instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
-dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
-"""
-DEEP_WIDTH, DEEP_LAYERS, DEEP_WEIGHTS = 128, 288, 48
-"""What a layer costs beside its arithmetic makes a batch of 32 about 6 times as fast as its rows one by one. Layers
-share weights, which fit a cache."""
-BUSY_LAYERS = 60
-"""About a millisecond on one core."""
+
+def ensemble_config(name: str, steps: Sequence[str]) -> str:
+    """Return the configuration of an ensemble of add/sub models, each of which takes what the one before returns."""
+    parts = []
+    for number, model in enumerate(steps):
+        before = "INPUT" if number == 0 else f"t{number}_"
+        after = "OUTPUT" if number == len(steps) - 1 else f"t{number + 1}_"
+        given, made = (
+            " ".join(f'{kind}_map {{ key: "{kind.upper()}{place}" value: "{names}{place}" }}' for place in (0, 1))
+            for kind, names in (("input", before), ("output", after))
+        )
+        parts.append(f'{{ model_name: "{model}" model_version: -1 {given} {made} }}')
+    scheduling = f"ensemble_scheduling {{ step [ {', '.join(parts)} ] }}"
+    return f'name: "{name}" platform: "ensemble" {ADD_SUB_TENSORS} {scheduling}\n'
 
 
 def _tensor(name: str, dims: Sequence[int | str]) -> onnx.ValueInfoProto:
@@ -197,86 +150,29 @@ def heavy_add_sub(mebibytes: int, seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def busy(layers: int = BUSY_LAYERS) -> onnx.ModelProto:
-    """Return a model that multiplies a vector of 256 with the same matrix again and again."""
-    # A permutation: what goes in comes out, however often.
-    matrix = np.roll(np.eye(256, dtype=np.float32), 1, axis=1)
-    names = ["INPUT0", *(f"t{number}" for number in range(layers - 1)), "OUTPUT0"]
-    nodes = [helper.make_node("MatMul", [a, "matrix"], [b]) for a, b in pairwise(names)]
-    weights = [numpy_helper.from_array(matrix, "matrix")]
-    return _model(helper.make_graph(nodes, "busy", [_tensor("INPUT0", [256])], [_tensor("OUTPUT0", [256])], weights))
-
-
-def deep() -> onnx.ModelProto:
-    """Return a narrow network of many layers with random weights."""
-    random, shape = np.random.default_rng(0), (DEEP_WIDTH, DEEP_WIDTH)
-    weights = [random.normal(0.0, (2.0 / DEEP_WIDTH) ** 0.5, shape).astype(np.float32) for _ in range(DEEP_WEIGHTS)]
-    nodes = []
-    for layer in range(DEEP_LAYERS):
-        source, out = f"r{layer - 1}" if layer else "x", "y" if layer == DEEP_LAYERS - 1 else f"r{layer}"
-        nodes.append(helper.make_node("MatMul", [source, f"w{layer % DEEP_WEIGHTS}"], [f"m{layer}"]))
-        nodes.append(helper.make_node("Relu", [f"m{layer}"], [out]))
-    tensors = [numpy_helper.from_array(values, f"w{number}") for number, values in enumerate(weights)]
-    dims = ("batch", DEEP_WIDTH)
-    return _model(helper.make_graph(nodes, "deep", [_tensor("x", dims)], [_tensor("y", dims)], tensors))
-
-
-def _write(repository: Path, name: str, config: str, filename: str, content: bytes) -> None:
-    version = repository / name / "1"
-    version.mkdir(parents=True, exist_ok=True)
-    (version / filename).write_bytes(content)
-    (repository / name / "config.pbtxt").write_text(textwrap.dedent(config).lstrip())
+def _write(repository: Path, name: str, config: str, filename: str = "", content: bytes = b"") -> None:
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    if filename:
+        (repository / name / "1" / filename).write_bytes(content)
 
 
 def write_add_sub(repository: Path) -> None:
     """Write the add/sub ONNX model."""
-    config = ADD_SUB_CONFIG.format(name="add_sub", backend="onnxruntime")
+    config = add_sub_config("add_sub", "onnxruntime")
     _write(repository, "add_sub", config, "model.onnx", add_sub().SerializeToString())
 
 
-def write_add_sub_py(repository: Path) -> None:
-    """Write the add/sub Python model."""
-    config = ADD_SUB_CONFIG.format(name="add_sub_py", backend="python")
-    _write(repository, "add_sub_py", config, "model.py", ADD_SUB_PY.lstrip().encode())
-
-
-def write_bls(repository: Path) -> None:
-    """Write a Python model that calls the Python add/sub."""
-    config = ADD_SUB_CONFIG.format(name="bls_py", backend="python")
-    _write(repository, "bls_py", config, "model.py", BLS_PY.format(called="add_sub_py").lstrip().encode())
-
-
-def write_count_py(repository: Path) -> None:
-    """Write the decoupled Python model."""
-    _write(repository, "count_py", COUNT_CONFIG, "model.py", COUNT_PY.lstrip().encode())
-
-
-def write_chain(repository: Path) -> None:
-    """Write an ensemble of three add/sub steps."""
-    (repository / "chain" / "1").mkdir(parents=True, exist_ok=True)
-    (repository / "chain" / "config.pbtxt").write_text(CHAIN_CONFIG.lstrip())
-
-
-def write_busy(repository: Path) -> None:
-    """Write a model of about a millisecond."""
-    _write(repository, "busy", BUSY_CONFIG, "model.onnx", busy().SerializeToString())
-
-
-def write_deep(repository: Path) -> None:
-    """Write the deep network without and with a queue delay."""
-    for delay_us in (0, 3000):
-        config = DEEP_CONFIG.format(delay_us=delay_us)
-        _write(repository, f"deep_1_{delay_us}", config, "model.onnx", deep().SerializeToString())
+def _python(name: str, source: str) -> Callable[[Path], None]:
+    return lambda repository: _write(repository, name, add_sub_config(name, "python"), "model.py", source.encode())
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
-    "add_sub_py": write_add_sub_py,
-    "bls_py": write_bls,
-    "busy": write_busy,
-    "chain": write_chain,
-    "count_py": write_count_py,
-    "deep": write_deep,
+    "add_sub_py": _python("add_sub_py", ADD_SUB_PY),
+    "bls_py": _python("bls_py", BLS_PY.format(called="add_sub_py")),
+    "chain": lambda repository: _write(repository, "chain", ensemble_config("chain", ["add_sub"] * 3)),
+    "count_py": lambda repository: _write(repository, "count_py", COUNT_CONFIG, "model.py", COUNT_PY.encode()),
 }
 
 

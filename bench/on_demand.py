@@ -16,10 +16,6 @@ its own, in $NAIAD_CACHE.
     python -m bench.on_demand --first-answer --models 40 --megabytes 0.05
 
 measures instead the first answer of each cold model beside a bare `onnxruntime.InferenceSession` of the same file.
-
-    python -m bench.on_demand --race --models 50 --megabytes 4 --budget 40MB
-
-has each client ask for all models once, in an order of its own: no request may fail, a load is for all that wait.
 """
 
 import argparse
@@ -243,39 +239,15 @@ async def answer_first(url: str, root: Path, names: Sequence[str]) -> dict[str, 
     }
 
 
-async def race(url: str, names: Sequence[str], clients: int) -> dict[str, object]:
-    """Have each client ask for all models once."""
-    failures: list[str] = []
-
-    async def run(client: Client, number: int) -> None:
-        for name in random.Random(number).sample(names, len(names)):
-            try:
-                await client.infer(name, _ROW)
-            except InferError as error:
-                failures.append(error.message)
-
-    began_s = time.monotonic()
-    async with Client(url, timeout_s=600.0) as client:
-        await asyncio.gather(*(run(client, number) for number in range(clients)))
-    return {
-        "requests": clients * len(names),
-        "failed": len(failures),
-        "reasons": sorted(set(failures))[:5],
-        "seconds": round(time.monotonic() - began_s, 1),
-    }
-
-
 def measure_cold(root: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, object]:
-    """Measure first answers, or a race."""
-    budget = [f"--model-memory-budget={options.budget}", "--model-min-residence-secs=0"] if options.race else []
-    flags = ["--model-load-policy=on-demand", *budget, *options.flags]
+    """Measure first answers."""
+    flags = ["--model-load-policy=on-demand", *options.flags]
     server = ServeProcess([f"--model-repository={root}", "--log-info=false", *LOOPBACK, *flags])
     try:
         urls = dict(server.wait_ready(_START_S).urls)
         url = f"grpc://{urls['grpc']}"
         meter = CpuMeter(server.pid)
-        sending = race(url, names, options.clients) if options.race else answer_first(url, root, names)
-        found = asyncio.run(sending)
+        found = asyncio.run(answer_first(url, root, names))
         load_count = metrics(urls["metrics"])["naiad_on_demand_loads_total"]
         return {**found, "loads": load_count, "cpu_ms_per_load": round(meter.seconds() / load_count * 1e3, 1)}
     finally:
@@ -293,13 +265,11 @@ def main() -> None:
     parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the popularity")
     parser.add_argument("--flags", action="append", default=[], help="of the servers")
     parser.add_argument("--own-files", action="store_true", help="of all models, instead of links to one file")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--first-answer", action="store_true", help="measure the first answers of cold models instead")
-    kind.add_argument("--race", action="store_true", help="have each client ask for all models once instead")
+    parser.add_argument("--first-answer", action="store_true", help="measure first answers of cold models instead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        if options.first_answer or options.race:
+        if options.first_answer:
             names = write_models(
                 root, options.models, options.megabytes, popular=0, are_one_file=not options.own_files
             )

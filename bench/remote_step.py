@@ -10,9 +10,7 @@ alternate; each figure is the median of its rounds. CPU is user and system time 
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,20 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.models import write_add_sub
+from bench.models import ensemble_config, write_add_sub
 from bench.process_tree import CpuMeter
 from naiad.client import Client
+from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 
-_STEP = """
-name: "{name}" platform: "ensemble" max_batch_size: 32
-input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
-        {{ name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }} ]
-output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
-         {{ name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }} ]
-ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1
-  input_map [ {{ key: "INPUT0" value: "INPUT0" }}, {{ key: "INPUT1" value: "INPUT1" }} ]
-  output_map [ {{ key: "OUTPUT0" value: "OUTPUT0" }}, {{ key: "OUTPUT1" value: "OUTPUT1" }} ] }} ] }}
-"""
+_START_S = 120.0
+
 _REMOTE = """
 name: "far" backend: "remote"
 parameters {{ key: "server" value {{ string_value: "grpc://{url}" }} }}
@@ -43,22 +34,13 @@ parameters {{ key: "model" value {{ string_value: "add_sub" }} }}
 
 
 @contextlib.contextmanager
-def server(repository: Path, folder: Path, name: str) -> Iterator[tuple[int, str]]:
+def server(repository: Path) -> Iterator[tuple[int, str]]:
     """A server that is ready; its process id and its gRPC address."""
-    ready = folder / f"{name}.ready"
-    flags = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
-    with (folder / f"{name}.log").open("wb") as log:
-        command = [sys.executable, "-m", "naiad", "serve", str(repository), *flags]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            while not ready.exists():
-                if process.poll() is not None:
-                    raise SystemExit((folder / f"{name}.log").read_text())
-                time.sleep(0.05)
-            yield process.pid, f"127.0.0.1:{json.loads(ready.read_text())['grpc']['port']}"
-        finally:
-            process.terminate()
-            process.wait()
+    running = ServeProcess([str(repository), "--log-info=false", *LOOPBACK])
+    try:
+        yield running.pid, running.wait_ready(_START_S).urls["grpc"]
+    finally:
+        running.close()
 
 
 def write_models(root: Path, far: str) -> None:
@@ -66,8 +48,8 @@ def write_models(root: Path, far: str) -> None:
     write_add_sub(root)
     for name, text in (
         ("far", _REMOTE.format(url=far)),
-        ("local", _STEP.format(name="local", step="add_sub")),
-        ("remote", _STEP.format(name="remote", step="far")),
+        ("local", ensemble_config("local", ["add_sub"])),
+        ("remote", ensemble_config("remote", ["far"])),
     ):
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(text)
@@ -103,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         write_add_sub(folder / "far")
-        with server(folder / "far", folder, "far") as (far_pid, far):
+        with server(folder / "far") as (far_pid, far):
             write_models(folder / "near", far)
-            with server(folder / "near", folder, "near") as (near_pid, near):
+            with server(folder / "near") as (near_pid, near):
                 pids = (near_pid, far_pid)
                 found = asyncio.run(measure(near, far, pids, flags.rounds, flags.requests))
     for case, (latency_us, cpu_us) in found.items():

@@ -70,13 +70,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out long files with --fast: they are not even imported."""
-    return True if config.getoption("fast") and collection_path in _long_files(config.rootpath) else None
+    """Leave out files that are not even imported: long ones with --fast, and those that this process never takes."""
+    if config.getoption("fast") and collection_path in _long_files(config.rootpath):
+        return True
+    if collection_path.suffix == ".py" and _takes_only_waiting(config):
+        return collection_path not in _waiting_files(config.rootpath) or None
+    return None
 
 
 @functools.cache
 def _long_files(root: Path) -> frozenset[Path]:
     return frozenset(root / name for name in known_times())
+
+
+@functools.cache
+def _waiting_files(root: Path) -> frozenset[Path]:
+    return frozenset(root / name for name in waiting_files(known_times()))
+
+
+@functools.cache
+def _takes_only_waiting(config: pytest.Config) -> bool:
+    """Return whether this is a process of xdist that takes only files that wait."""
+    count = config.getoption("waiting_processes")
+    if not count or not hasattr(config, "workerinput"):
+        return False
+    from support.file_schedule import takes_only_waiting
+
+    return takes_only_waiting(config.workerinput["workerid"], config.workerinput["workercount"], count)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,9 +1,9 @@
 """Good requests of every kind, and one in ten that is hostile: every answer is compared, and memory must not grow.
 
-Good requests go to ONNX and Python models, an ensemble, a decoupled model and a model of sequences, as JSON and as
-binary tensors over HTTP, in single gRPC calls and on gRPC streams. Hostile ones are broken documents, wrong shapes
-and names, bodies that stop, connections that are reset, slow bodies and compressed bombs; each has answers that are
-right for it.
+Good requests go to ONNX and Python models, an ensemble and a decoupled model, as JSON and as binary tensors over
+HTTP, in single gRPC calls and on gRPC streams; `bench.soak sequences` has sequences. Hostile ones are broken
+documents, wrong shapes and names, bodies that stop, connections that are reset, slow bodies and compressed bombs;
+each has answers that are right for it. Hostile heads and frames are in `attack` and `fuzz`.
 
 Memory is measured twice, after a tenth of the requests (20,000 at least) and at the end, each time after some
 thousand good requests and a pause, so that no garbage of the last hostile ones counts. Short runs do not judge it.
@@ -49,66 +49,20 @@ _READ_BYTES = 1 << 16
 _MOST_ERROR_BYTES = 4096
 """An answer to a hostile request is no longer than this, even if it quotes the request."""
 _SERVICE = "/inference.GRPCInferenceService/"
-_SEQUENCE_CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
-output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] } ]
-instance_group [ { count: 1 kind: KIND_CPU } ]
-sequence_batching {
-  max_sequence_idle_microseconds: 5000000
-  oldest { max_candidate_sequences: 64 }
-  control_input [
-    { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
-    { name: "END" control [ { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } ] },
-    { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
-  ]
-}
-"""
-_SEQUENCE_MODEL = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.sums = {}
-
-    def sequence_ended(self, correlation_id, reason):
-        self.sums.pop(correlation_id, None)
-
-    def execute(self, requests):
-        return [self.one(request) for request in requests]
-
-    def one(self, request):
-        x, start, end, key = (
-            pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]
-            for name in ("X", "START", "END", "ID")
-        )
-        total = x if start else self.sums[int(key)] + x
-        self.sums[int(key)] = total
-        if end:
-            del self.sums[int(key)]
-        return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", np.array([[total]], np.float32))])
-"""
 _ADD_SUB_MODELS = ("add_sub", "add_sub", "add_sub_py", "chain")
-_SEQUENCES = "sums"
 _BOMB = gzip.compress(bytes(200 << 20), 9)
 _LIST_BOMB = gzip.compress(b'{"inputs":[' + b"{}," * 300_000 + b"{}]}", 9)
 _ids = itertools.count(1)
 
-Act = Callable[[random.Random], Coroutine[Any, Any, int]]
-"""Sends a request, or several, looks at what comes back, and returns how many it was. Raises _WrongError."""
+Act = Callable[[random.Random], Coroutine[Any, Any, None]]
+"""Sends a request, looks at what comes back, and raises _WrongError for what is wrong."""
 
 
 def write_repository(root: Path) -> Sequence[str]:
     """Write the models and return their names."""
     names = ["add_sub", "add_sub_py", "chain", "count_py"]
     models.write_repository(root, names)
-    (root / _SEQUENCES / "1").mkdir(parents=True)
-    (root / _SEQUENCES / "config.pbtxt").write_text(_SEQUENCE_CONFIG)
-    (root / _SEQUENCES / "1" / "model.py").write_text(_SEQUENCE_MODEL)
-    return [*names, _SEQUENCES]
+    return names
 
 
 async def run(soak: Soak) -> None:
@@ -208,7 +162,6 @@ class _Client:
             ("gRPC", self._unary),
             ("gRPC stream", self._on_stream),
             ("decoupled", self._decoupled),
-            ("sequence", self._sequence),
         )
         self._hostile: Sequence[tuple[str, Act]] = (
             ("broken JSON", self._broken_json),
@@ -217,23 +170,20 @@ class _Client:
             ("body that stops", self._stopped_body),
             ("reset", self._reset),
             ("slow body", self._slow_body),
-            ("head", self._bad_head),
             ("gRPC garbage", self._grpc_garbage),
             ("gRPC wrong tensors", self._grpc_wrong),
             ("gRPC cancelled", self._grpc_cancelled),
-            ("HTTP/2 garbage", self._http2_garbage),
         )
 
     async def one(self, generator: random.Random, hostile_share: float) -> None:
-        """Send one request, or one sequence, good or hostile."""
+        """Send one request, good or hostile."""
         is_hostile = generator.random() < hostile_share
         name, act = generator.choice(self._hostile if is_hostile else self._good)
         if is_hostile and generator.random() < _BOMB_SHARE:
             name, act = "bomb", self._bomb
-        count = 1
         try:
-            count = await asyncio.wait_for(act(generator), ANSWER_S)
-            self._soak.note(f"hostile {name}" if is_hostile else name, count)
+            await asyncio.wait_for(act(generator), ANSWER_S)
+            self._soak.note(f"hostile {name}" if is_hostile else name)
         except TimeoutError:
             self._soak.hung += 1
             self._soak.mistake(f"{name}: no answer")
@@ -242,7 +192,7 @@ class _Client:
         except (OSError, EOFError, grpc.RpcError) as error:
             self._http.close()
             self._soak.mistake(f"{name}: {type(error).__name__}: {error}")
-        self._soak.advance(count)
+        self._soak.advance()
 
     async def close(self) -> None:
         """Leave."""
@@ -253,7 +203,7 @@ class _Client:
 
     # --- good requests ----------------------------------------------------------------------------------------------
 
-    async def _json(self, generator: random.Random) -> int:
+    async def _json(self, generator: random.Random) -> None:
         model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
         request_id = _new_id()
         body = json.dumps({"id": request_id, "inputs": _json_inputs(a, b)}).encode()
@@ -267,31 +217,27 @@ class _Client:
         _expect(document["id"] == request_id, f"the id is {document['id']}, not {request_id}")
         found = {each["name"]: np.array(each["data"], np.float32) for each in document["outputs"]}
         _compare(model, a, b, found)
-        return 1
 
-    async def _binary(self, generator: random.Random) -> int:
+    async def _binary(self, generator: random.Random) -> None:
         model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
         await self._http.send(*_binary_request(model, a, b))
         _check_binary(model, a, b, await self._http.answer())
-        return 1
 
-    async def _unary(self, generator: random.Random) -> int:
+    async def _unary(self, generator: random.Random) -> None:
         model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
         request = _message(model, a, b)
         answer = service_pb2.ModelInferResponse.FromString(await self._infer(request.SerializeToString()))
         _expect(answer.id == request.id, f"the id is {answer.id}, not {request.id}")
         _compare(model, a, b, _outputs(answer))
-        return 1
 
-    async def _on_stream(self, generator: random.Random) -> int:
+    async def _on_stream(self, generator: random.Random) -> None:
         model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
         request = _message(model, a, b)
         (answer,) = [each async for each in self._streaming().ask(request, 1)]
         _expect(answer.id == request.id, f"the id is {answer.id}, not {request.id}")
         _compare(model, a, b, _outputs(answer))
-        return 1
 
-    async def _decoupled(self, generator: random.Random) -> int:
+    async def _decoupled(self, generator: random.Random) -> None:
         count = generator.randrange(1, 6)
         request = service_pb2.ModelInferRequest(model_name="count_py", id=_new_id())
         request.inputs.add(name="COUNT", datatype="INT32", shape=[1])
@@ -300,23 +246,6 @@ class _Client:
         _expect(all(each.id == request.id for each in answers), "a response of another request")
         found = [int(np.frombuffer(each.raw_output_contents[0], np.int32)[0]) for each in answers]
         _expect(found == list(range(count)), f"{found} of {count}")
-        return 1
-
-    async def _sequence(self, generator: random.Random) -> int:
-        length, key, total = generator.randrange(2, 6), next(_ids), 0.0
-        for place in range(length):
-            x = float(generator.randrange(1000))
-            total += x
-            request = service_pb2.ModelInferRequest(model_name=_SEQUENCES, id=_new_id())
-            request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-            request.raw_input_contents.append(np.array([x], np.float32).tobytes())
-            request.parameters["sequence_id"].int64_param = key
-            request.parameters["sequence_start"].bool_param = place == 0
-            request.parameters["sequence_end"].bool_param = place == length - 1
-            answer = service_pb2.ModelInferResponse.FromString(await self._infer(request.SerializeToString()))
-            found = float(np.frombuffer(answer.raw_output_contents[0], np.float32)[0])
-            _expect(found == total, f"sum {found} after {place + 1} requests, not {total}")
-        return length
 
     def _streaming(self) -> "_Stream":
         if self._stream is None or self._stream.is_over:
@@ -325,20 +254,19 @@ class _Client:
 
     # --- hostile requests -------------------------------------------------------------------------------------------
 
-    async def _refused(self, what: str, *pieces: bytes, statuses: Sequence[int] = (400, 404, 413, 500, 501)) -> int:
+    async def _refused(self, what: str, *pieces: bytes, statuses: Sequence[int] = (400, 404, 413, 500, 501)) -> None:
         await self._http.send(*pieces)
         answer = await self._http.answer()
         _expect(answer.status in statuses, f"{what}: {answer.status} {bytes(answer.body[:200])!r}")
         _expect(len(answer.body) < _MOST_ERROR_BYTES, f"{what}: an answer of {len(answer.body)} bytes")
-        return 1
 
-    async def _broken_json(self, generator: random.Random) -> int:
+    async def _broken_json(self, generator: random.Random) -> None:
         document = bytearray(json.dumps({"inputs": _json_inputs(*_values(generator))}).encode())
         cut = generator.randrange(1, len(document) - 1)
         broken = bytes(document[:cut]) + generator.choice((b"", b"\xff\xfe", b'{"', b"]]]]", b"\0", b"[" * 600))
-        return await self._refused("broken JSON", _head("add_sub", len(broken)), broken)
+        await self._refused("broken JSON", _head("add_sub", len(broken)), broken)
 
-    async def _wrong_tensors(self, generator: random.Random) -> int:
+    async def _wrong_tensors(self, generator: random.Random) -> None:
         inputs = _json_inputs(*_values(generator))
         change: Mapping[str, Any] = generator.choice(
             (
@@ -355,33 +283,31 @@ class _Client:
         )
         inputs[0] = {**inputs[0], **change}
         body = json.dumps({"inputs": inputs}).encode()
-        return await self._refused("wrong tensors", _head("add_sub", len(body)), body)
+        await self._refused("wrong tensors", _head("add_sub", len(body)), body)
 
-    async def _wrong_names(self, generator: random.Random) -> int:
+    async def _wrong_names(self, generator: random.Random) -> None:
         body = json.dumps({"inputs": _json_inputs(*_values(generator))}).encode()
         name = generator.choice(
             ("nothing", "n" * 3000, "..%2f..%2fetc", "%00", "%F0%9F%92%A5", "add_sub/versions/99")
         )
-        return await self._refused("wrong names", _head(name, len(body)), body, statuses=(400, 404, 414))
+        await self._refused("wrong names", _head(name, len(body)), body, statuses=(400, 404, 414))
 
-    async def _stopped_body(self, generator: random.Random) -> int:
+    async def _stopped_body(self, generator: random.Random) -> None:
         connection, pieces = await self._fresh(), _binary_request("add_sub_py", *_values(generator))
         content = b"".join(pieces)
         await connection.send(content[: generator.randrange(1, len(content) - 1)])
         if generator.random() < 0.5:
             await asyncio.sleep(generator.uniform(0, 0.05))
         connection.close(reset=generator.random() < 0.5)
-        return 1
 
-    async def _reset(self, generator: random.Random) -> int:
+    async def _reset(self, generator: random.Random) -> None:
         connection = await self._fresh()
         await connection.send(*_binary_request(generator.choice(_ADD_SUB_MODELS), *_values(generator)))
         if generator.random() < 0.5:
             await asyncio.sleep(generator.uniform(0, 0.01))
         connection.close(reset=True)
-        return 1
 
-    async def _slow_body(self, generator: random.Random) -> int:
+    async def _slow_body(self, generator: random.Random) -> None:
         model, (a, b) = "add_sub", _values(generator)
         connection, content = await self._fresh(), b"".join(_binary_request(model, a, b))
         edges = sorted(generator.randrange(1, len(content)) for _ in range(5))
@@ -390,9 +316,8 @@ class _Client:
             await asyncio.sleep(generator.uniform(0, 0.1))
         _check_binary(model, a, b, await connection.answer())
         connection.close()
-        return 1
 
-    async def _bomb(self, generator: random.Random) -> int:
+    async def _bomb(self, generator: random.Random) -> None:
         bomb = generator.choice((_BOMB, _LIST_BOMB, _BOMB[: len(_BOMB) // 2]))
         connection = await self._fresh()
         with contextlib.suppress(OSError):  # the server may answer and close before it has everything
@@ -400,39 +325,16 @@ class _Client:
         try:
             answer = await connection.answer()
         except (OSError, EOFError):
-            return 1
+            return
         finally:
             connection.close()
         _expect(answer.status in (400, 413, 500, 503), f"a bomb: {answer.status} {bytes(answer.body[:200])!r}")
-        return 1
 
-    async def _bad_head(self, generator: random.Random) -> int:
-        connection = await self._fresh()
-        head = generator.choice(
-            (
-                b"GET / HTTP/1.1\r\n\r\n",
-                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
-                b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"
-                + b"".join(b"h%d: v\r\n" % i for i in range(400))
-                + b"\r\n",
-                b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-                b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160),
-                bytes(generator.getrandbits(8) for _ in range(200)) + b"\r\n\r\n",
-            )
-        )
-        await connection.send(head)
-        with contextlib.suppress(OSError, EOFError, ValueError, IndexError):
-            answer = await asyncio.wait_for(connection.answer(), 2)
-            _expect(answer.status >= 400, f"a bad head: {answer.status}")
-        connection.close()
-        return 1
-
-    async def _grpc_garbage(self, generator: random.Random) -> int:
+    async def _grpc_garbage(self, generator: random.Random) -> None:
         content = bytes(generator.getrandbits(8) for _ in range(generator.randrange(1, 300)))
-        return await self._grpc_refused("garbage", content)
+        await self._grpc_refused("garbage", content)
 
-    async def _grpc_wrong(self, generator: random.Random) -> int:
+    async def _grpc_wrong(self, generator: random.Random) -> None:
         request = _message("add_sub", *_values(generator))
         kind = generator.randrange(6)
         if kind == 0:
@@ -447,40 +349,24 @@ class _Client:
             request.inputs[0].contents.fp32_contents.append(1)
         else:
             request.parameters["timeout"].string_param = "t" * 5000
-        return await self._grpc_refused("wrong tensors", request.SerializeToString())
+        await self._grpc_refused("wrong tensors", request.SerializeToString())
 
-    async def _grpc_refused(self, what: str, content: bytes) -> int:
+    async def _grpc_refused(self, what: str, content: bytes) -> None:
         try:
             answer = await self._infer(content)
         except grpc.RpcError as error:
             _expect(error.code() is not grpc.StatusCode.UNAVAILABLE, f"{what}: {error.details()}")
             _expect(len(error.details() or "") < _MOST_ERROR_BYTES, f"{what}: {len(error.details())} characters")
-            return 1
+            return
         raise _WrongError(f"{what}: an answer of {len(answer)} bytes")
 
-    async def _grpc_cancelled(self, generator: random.Random) -> int:
+    async def _grpc_cancelled(self, generator: random.Random) -> None:
         model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
         call = self._infer(_message(model, a, b).SerializeToString())
         await asyncio.sleep(generator.uniform(0, 0.003))
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             _compare(model, a, b, _outputs(service_pb2.ModelInferResponse.FromString(await call)))
-        return 1
-
-    async def _http2_garbage(self, generator: random.Random) -> int:
-        connection = _Connection(self._soak.server.grpc_port)
-        garbage = bytes(generator.getrandbits(8) for _ in range(generator.randrange(9, 200)))
-        frames = (
-            garbage,
-            b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00",
-            b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" * 50 + garbage,
-            b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
-        )
-        await connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", generator.choice(frames))
-        if generator.random() < 0.5:
-            await asyncio.sleep(0.01)
-        connection.close(reset=generator.random() < 0.5)
-        return 1
 
     async def _fresh(self) -> _Connection:
         connection = _Connection(self._soak.server.http_port)

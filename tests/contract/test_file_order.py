@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.file_schedule import WaitingFilesBeside
+from support.file_schedule import WaitingFilesBeside, takes_only_waiting
 from support.file_seconds import CpuOfTests, FileSeconds, FileTime, known_times, longest_first, waiting_files
 
 ROOT = Path(__file__).parents[2]
@@ -39,23 +39,32 @@ class Process:
         self.shutting_down = True
 
 
+def cases_of(names):
+    return [f"{name}::test_{number}" for name in names for number in range(4)]
+
+
 def run_files(names, waiting, *, count=3, waiting_count=1):
-    """Return which process has taken which files, when each test takes as long as any other."""
-    tests = [f"{name}::test_{number}" for name in names for number in range(4)]
+    """Return which process has taken which files, when each test takes as long as any other.
+
+    Processes for files that wait have collected nothing else.
+    """
     option = SimpleNamespace(loadscopereorder=False)
     config = SimpleNamespace(option=option, getvalue=lambda _: [f"{count}*popen"])
     schedule = WaitingFilesBeside(config, None, waiting, waiting_count)
     processes = [Process(f"gw{number}") for number in range(count)]
     for each in processes:
         schedule.add_node(each)
-    for each in processes:
-        schedule.add_node_collection(each, tests)
+    collected = {}
+    for each in reversed(processes):  # a process with few files has collected them first
+        is_part = takes_only_waiting(each.name, count, waiting_count)
+        collected[each] = cases_of([name for name in names if name in waiting] if is_part else names)
+        schedule.add_node_collection(each, collected[each])
     schedule.schedule()
     while schedule.has_pending:
         for each in list(schedule.nodes):
             pending = [name for file in schedule.assigned_work[each].values() for name in file if not file[name]]
             if pending:
-                schedule.mark_test_complete(each, tests.index(pending[0]))
+                schedule.mark_test_complete(each, collected[each].index(pending[0]))
     assert all(each.shutting_down for each in processes)
     return [list(schedule.assigned_work[each]) for each in processes]
 
@@ -117,6 +126,17 @@ def test_waiting_files_that_are_left_go_to_all():
     taken = run_files(["w1", "w2", "w3", "w4", "w5", "c1"], {"w1", "w2", "w3", "w4", "w5"})
     assert sorted(file for files in taken for file in files) == ["c1", "w1", "w2", "w3", "w4", "w5"]
     assert all(taken)
+
+
+def test_replacing_process_takes_all_files():
+    assert [takes_only_waiting(f"gw{number}", 4, 2) for number in range(6)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_without_files_that_wait_all_files_run():

@@ -20,7 +20,6 @@ OTHERS = {
     "engine/serving/test_sequence_stop.py": SCENE,
     "engine/serving/test_worker_restarts.py": SCENE,
     "server/test_start_imports.py": "imports happen in an interpreter of its own",
-    "tools/optimize/test_gate_calibration.py": "the conversions of tests/support are judged",
     "tools/perf/statistics/test_coverage.py": "the simulation of tests/support measures",
     "worker/test_pb_model_config.py": "a model imports what is tested by Triton's name",
     "worker/test_start_imports.py": "imports happen in an interpreter of its own",

@@ -20,6 +20,8 @@ SHORTER = {
     "perf": "--measurement-interval 500",
 }
 """Flags that make a step shorter, and change nothing else."""
+LESS_TRAINING = {"range(60)": "range(40)", "1e-3": "3e-3", "[:1400]": "[:400]"}
+"""Fewer pictures make a network that is good enough for a tenth of the CPU time."""
 LIMIT_S = 600
 
 
@@ -41,6 +43,9 @@ def naiad(folder, verb, arguments):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chain")
     script = re.findall(r"```python\n(import numpy.*?)```", PAGE, re.DOTALL)[0]
+    for written, shorter in LESS_TRAINING.items():
+        assert written in script
+        script = script.replace(written, shorter)
     (folder / "train.py").write_text(script, encoding="utf-8")
     subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, timeout=LIMIT_S)
     return folder

@@ -11,6 +11,7 @@ from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.sample_reader import ArraySamples, shape_ranges
 from support.conversions_here import forked_conversions
+from support.long_run import mostly_long
 
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
 X = TensorSpec("x", DataType.FP32, (-1, 8))
@@ -98,7 +99,8 @@ def test_pytorch_module_in_all_formats(tmp_path):
     assert len(made) == 13
 
 
-def test_exported_program_in_aot_inductor(tmp_path):
+@pytest.mark.parametrize("compiled", mostly_long(["aot-inductor", "aot-inductor-tuned"], "aot-inductor".__eq__))
+def test_exported_program_in_aot_inductor(compiled, tmp_path):
     """The tuned one is compiled as the plain one is, with more kernels to choose from."""
     import torch
 
@@ -107,7 +109,7 @@ def test_exported_program_in_aot_inductor(tmp_path):
     program = torch.export.export(module, (torch.zeros(2, 8),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "program.pt2")
     source = Source("program", Format.TORCH_EXPORT, tmp_path / "program.pt2", (X,), (Y,))
-    names = {"source", "onnx-fp32", "aot-inductor-tuned"}
+    names = {"source", "onnx-fp32", compiled}
     planned = candidates(source, {}, installed_packages())
     made = convert_all(source, tmp_path / "work", [each.name for each in planned if each.name not in names])
     check(made, module(torch.from_numpy(DATA)).detach().numpy())

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from support import onnx_models
-from support.commands import run_command
+from support.commands import command_here, run_command
 
 
 def compare(folder, *arguments):
@@ -77,7 +77,7 @@ def test_tolerance_of_the_user_counts(folder):
     ],
 )
 def test_error_has_a_status_of_its_own(folder, arguments, message):
-    done = compare(folder, *arguments)
+    done = command_here("compare", *arguments, "--data", "samples.npz", folder=folder)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

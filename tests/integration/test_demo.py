@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,33 +51,6 @@ def naiad(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "naiad", *arguments]
 
 
-def test_demo_answers_over_http_and_grpc(tmp_path: Path) -> None:
-    printed = run(naiad("demo"), tmp_path)
-    rows = printed.splitlines()
-    for protocol in ("HTTP", "gRPC"):
-        answers = "\n".join(row for row in rows if f" {protocol} " in row)
-        assert "python (1.00)" in answers
-        assert "png (1.00)" in answers
-        assert "≈ How do I reset the login to my account?" in answers
-        assert "≈ Will it rain tomorrow?" in answers
-        assert "“Invoice 2024-0117”" in answers
-        assert "“Total due: 1,284.50 EUR" in answers
-    title = next(number for number, row in enumerate(rows) if "200 concurrent requests" in row)
-    rate, executions, mean_batch_size, *percentiles = map(float, re.findall(r"[\d.]+", rows[title + 4]))
-    assert rate > 0
-    assert 1 < mean_batch_size <= 64
-    assert executions == pytest.approx(200 / mean_batch_size, rel=0.01)
-    assert percentiles == sorted(percentiles)
-    commands = [row.strip() for row in rows[rows.index(COMMANDS) + 1 :]]
-    assert [shlex.split(command)[-1] for command in commands] == [
-        "naiad_demo/models",
-        "http://localhost:8000/v2/models/file_type",
-        "file_type",
-    ]
-    assert list(tmp_path.iterdir()) == [tmp_path / "naiad_demo"]
-    run(naiad("check", "naiad_demo/models"), tmp_path)
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     """The command of `make demo-keep`, with what it has printed."""
@@ -97,6 +70,44 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
         process.stdout.close()
+
+
+def test_demo_answers_over_http_and_grpc(kept: Kept) -> None:
+    check_answers(kept.printed)
+    assert list(kept.folder.iterdir()) == [kept.folder / "naiad_demo"]
+    run(naiad("check", "naiad_demo/models"), kept.folder)
+
+
+@pytest.mark.long  # test_demo_ocr.py has a demonstration that ends by itself
+def test_demo_ends_by_itself(tmp_path: Path) -> None:
+    rows = run(naiad("demo"), tmp_path).splitlines()
+    check_answers(rows)
+    first = rows.index(COMMANDS) + 1
+    commands = [row.strip() for row in rows[first : first + 3]]
+    assert [shlex.split(command)[-1] for command in commands] == [
+        "naiad_demo/models",
+        "http://localhost:8000/v2/models/file_type",
+        "file_type",
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "naiad_demo"]
+
+
+def check_answers(rows: Sequence[str]) -> None:
+    """Check the tables that a demonstration prints."""
+    for protocol in ("HTTP", "gRPC"):
+        answers = "\n".join(row for row in rows if f" {protocol} " in row)
+        assert "python (1.00)" in answers
+        assert "png (1.00)" in answers
+        assert "≈ How do I reset the login to my account?" in answers
+        assert "≈ Will it rain tomorrow?" in answers
+        assert "“Invoice 2024-0117”" in answers
+        assert "“Total due: 1,284.50 EUR" in answers
+    title = next(number for number, row in enumerate(rows) if "200 concurrent requests" in row)
+    rate, executions, mean_batch_size, *percentiles = map(float, re.findall(r"[\d.]+", rows[title + 4]))
+    assert rate > 0
+    assert 1 < mean_batch_size <= 64
+    assert executions == pytest.approx(200 / mean_batch_size, rel=0.01)
+    assert percentiles == sorted(percentiles)
 
 
 def test_printed_commands_work_beside_demo(kept: Kept) -> None:

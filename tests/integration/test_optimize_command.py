@@ -4,17 +4,25 @@ import json
 
 import pytest
 
-from support.optimize_command import FLAGS, optimize, write_files
+from support.commands import command_here
+from support.optimize_command import FLAGS, optimize, write_files, write_network
+
+OWN = ("--candidate", "own=own.onnx", "--candidate", "other=other.onnx")
+ARGUMENTS = ("--candidates", "onnx-optimized-all,onnx-int8-dynamic", *OWN, "--output", "best", *FLAGS[:-1])
+"""Two conversions, and two files of the user, of which one answers as the source does; a name to accept follows."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("optimize"))
+    folder = write_files(tmp_path_factory.mktemp("optimize"))
+    write_network(folder / "own.onnx")
+    write_network(folder / "other.onnx", scale=1.5)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def finished(folder):
-    done = optimize(folder, "--candidates", "onnx-optimized-all,onnx-int8-dynamic", "--output", "best", *FLAGS)
+    done = optimize(folder, *ARGUMENTS, "own")
     assert done.returncode == 0, done.stderr
     return done
 
@@ -30,9 +38,23 @@ def test_winner_is_packaged_and_reported(folder, finished):
     assert "naiad serve best" in finished.stdout
 
 
+def test_own_conversion_is_judged_and_packaged(folder, finished):
+    found = json.loads((folder / "optimization/result.json").read_text())
+    outcomes = {each["candidate"]["name"]: each for each in found["outcomes"]}
+    assert (found["winner"], outcomes["own"]["status"], outcomes["other"]["status"]) == ("own", "passed", "rejected")
+    assert outcomes["own"]["served"]["cpu"]["value"] > 0
+    assert (folder / "best/1/model.onnx").read_bytes() == (folder / "own.onnx").read_bytes()
+
+
+def test_rejected_conversion_cannot_be_accepted(folder, finished):
+    refused = optimize(folder, *ARGUMENTS, "other")
+    assert refused.returncode == 1
+    assert "'other' cannot be accepted: it is rejected" in refused.stderr
+
+
 @pytest.mark.long
 def test_second_run_repeats_no_step(folder, finished):
-    again = optimize(folder, "--candidates", "onnx-optimized-all,onnx-int8-dynamic", "--output", "best", *FLAGS)
+    again = optimize(folder, *ARGUMENTS, "own")
     assert again.returncode == 0, again.stderr
     lines = [line for line in again.stderr.splitlines() if line.startswith(("compared", "measured"))]
     assert all("from an earlier run" in line for line in lines), again.stderr
@@ -67,7 +89,7 @@ def test_list_shows_the_plan(folder):
     ],
 )
 def test_bad_flags_are_explained(folder, arguments, message):
-    done = optimize(folder, *arguments)
+    done = command_here("optimize", "digits.onnx", "--data", "samples.npz", *arguments, folder=folder)
     assert done.returncode == 2
     assert message in done.stderr
 

@@ -1,10 +1,8 @@
-"""`naiad optimize` goes on after it was killed, and judges conversions of the user."""
-
-import json
+"""`naiad optimize` goes on after it was killed."""
 
 import pytest
 
-from support.optimize_command import FLAGS, optimize, start, write_files, write_network
+from support.optimize_command import FLAGS, optimize, start, write_files
 from support.waiting import wait_until
 
 CASE_TIMEOUT_S = 240
@@ -44,20 +42,3 @@ def test_killed_run_repeats_no_finished_step(folder):
     lines = done.stderr.splitlines()
     assert all("earlier run" in line for line in lines if line.startswith("compared"))
     assert len(finished) == len([line for line in lines if line.startswith("compared")])
-
-
-def test_own_conversion_is_judged_and_packaged(folder):
-    write_network(folder / "own.onnx")
-    write_network(folder / "other.onnx", scale=1.5)
-    own = ("--candidates", "none", "--candidate", "own=own.onnx", "--candidate", "other=other.onnx")
-    flags = [*FLAGS[:-1], "own", "--workspace", "own", "--output", "packaged"]
-    done = optimize(folder, *own, *flags)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((folder / "own/result.json").read_text())
-    outcomes = {each["candidate"]["name"]: each for each in found["outcomes"]}
-    assert (found["winner"], outcomes["own"]["status"], outcomes["other"]["status"]) == ("own", "passed", "rejected")
-    assert outcomes["own"]["served"]["cpu"]["value"] > 0
-    assert (folder / "packaged/1/model.onnx").read_bytes() == (folder / "own.onnx").read_bytes()
-    refused = optimize(folder, *own, *FLAGS[:-1], "other", "--workspace", "own")
-    assert refused.returncode == 1
-    assert "'other' cannot be accepted: it is rejected" in refused.stderr

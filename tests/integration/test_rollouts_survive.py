@@ -156,7 +156,7 @@ def assert_split(server: ServerProcess, wanted: dict[str, int]) -> None:
     assert all(abs(found[version] - count) <= 1 for version, count in wanted.items()), found
 
 
-@pytest.mark.parametrize("phase", mostly_long(PHASES, {"blue-green switched", "canary rolled back"}.__contains__))
+@pytest.mark.parametrize("phase", mostly_long(PHASES, "canary rolled back".__eq__))
 def test_restarts_and_replicas_keep_every_phase(again: Callable[..., ServerProcess], root: Path, phase: str) -> None:
     write_scale(root, 3, version=3)
     decisions, split = PHASES[phase]

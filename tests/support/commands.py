@@ -1,11 +1,14 @@
 """Commands of naiad that run to their end, each a process of its own, forked from one that has imported naiad."""
 
+import contextlib
+import io
 import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from naiad.cli.main import main
 from support.fork_server import ForkedProcess, command_server
 from support.server_process import SOURCE
 
@@ -58,3 +61,18 @@ def run_command(
     done = RunningCommand(*arguments, folder=folder, environment=environment).end(timeout_s)
     assert status in (None, done.returncode), f"exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def command_here(*arguments: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a command in this process: for mistakes, which a command reports before it starts anything.
+
+    What it imports stays, where each process of its own would import it again.
+    """
+    shown, errors = io.StringIO(), io.StringIO()
+    words = [*map(str, arguments)]
+    with contextlib.chdir(folder), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
+        try:
+            status = main(words)
+        except SystemExit as end:  # of argparse
+            status = int(end.code or 0)
+    return subprocess.CompletedProcess(["naiad", *words], status, shown.getvalue(), errors.getvalue())

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 CI, LONG = "naiad", "naiad-long"
 """Profiles of hypothesis."""
-_SHARE_IN_CI = 3
+_SHARE_IN_CI = 5
 EXAMPLES = {LONG: 100, CI: 100 // _SHARE_IN_CI}
 """Of properties that do not say how many, by profile."""
 
@@ -19,7 +19,7 @@ def is_long() -> bool:
 
 
 def examples(count: int) -> int:
-    """Return how many examples a property tries that needs another number: `count` in a long run, a third in CI.
+    """Return how many examples a property tries that needs another number: `count` in a long run, a fifth in CI.
 
     Each run of CI draws other examples, so that it still meets in some days what it does not meet in one.
     """

@@ -1,28 +1,46 @@
 // Runs code that the page shows, and returns the outputs that it prints: name, shape, values.
 
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { mkdtemp, writeFile } from "node:fs/promises";
 import path from "node:path";
+import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 
 const run = promisify(execFile);
 /** Where the code runs. */
 export const folder = await mkdtemp(path.join(process.env.WORK ?? "/tmp", "copied-"));
+// A process with the packages of the code, which takes files and forks for each: to import them takes a second.
 const PYTHON = `
-import ast, contextlib, io, json, sys
-shown = io.StringIO()
-with contextlib.redirect_stdout(shown):
-    exec(compile(open(sys.argv[1]).read(), "copied", "exec"), {"__name__": "__main__"})
-for line in shown.getvalue().splitlines():
-    if line.startswith("{"):
-        for output in ast.literal_eval(line)["outputs"]:
-            print(json.dumps([output["name"], output["shape"], output["data"]]))
-        continue
-    name, _, rest = line.partition(" [")
-    shape, _, values = rest.partition("] ")
-    plain = ast.literal_eval(values)
-    print(json.dumps([name, ast.literal_eval("[" + shape + "]"), plain], default=lambda each: each.decode()))
+import ast, contextlib, io, json, os, sys, traceback
+import numpy, requests, tritonclient.http
+
+def run(file):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(open(file).read(), "copied", "exec"), {"__name__": "__main__"})
+    for line in shown.getvalue().splitlines():
+        if line.startswith("{"):
+            for output in ast.literal_eval(line)["outputs"]:
+                print(json.dumps([output["name"], output["shape"], output["data"]]))
+            continue
+        name, _, rest = line.partition(" [")
+        shape, _, values = rest.partition("] ")
+        plain = ast.literal_eval(values)
+        print(json.dumps([name, ast.literal_eval("[" + shape + "]"), plain], default=lambda each: each.decode()))
+
+for line in sys.stdin:
+    if not os.fork():
+        status = 0
+        try:
+            run(line.strip())
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        os._exit(status)
+    print("ended", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 `;
+let python;
 
 export async function choose(page, language) {
     const panel = page.locator("details", { hasText: "Copy as code" });
@@ -57,8 +75,22 @@ async function curlOutputs(text) {
 
 async function pythonOutputs(text) {
     await writeFile(path.join(folder, "copied.py"), text);
-    const { stdout } = await run(process.env.PYTHON ?? "python3", ["-W", "ignore", "-c", PYTHON, "copied.py"], { cwd: folder, timeout: 90_000 });
-    return stdout.trim().split("\n").map((line) => JSON.parse(line));
+    python ??= startPython();
+    python.process.stdin.write("copied.py\n");
+    const found = [];
+    for (;;) {
+        const { value, done } = await python.lines.next();
+        if (done || value === "ended 1") throw new Error(`the copied code failed:\n${text}`);
+        if (value === "ended 0") return found;
+        found.push(JSON.parse(value));
+    }
+}
+
+/** It ends with this process, which closes its standard input. */
+function startPython() {
+    const process_ = spawn(process.env.PYTHON ?? "python3", ["-W", "ignore", "-c", PYTHON], { cwd: folder, stdio: ["pipe", "pipe", "inherit"] });
+    for (const each of [process_, process_.stdin, process_.stdout]) each.unref();
+    return { process: process_, lines: createInterface({ input: process_.stdout })[Symbol.asyncIterator]() };
 }
 
 async function scriptOutputs(text) {

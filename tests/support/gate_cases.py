@@ -1,11 +1,13 @@
-"""Faithful and sabotaged conversions of the models in `bench.gate_models`."""
+"""Faithful and sabotaged conversions of the models in `gate_models`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.gate_models import (
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.optimize_source import Format
+from support.gate_models import (
     BF16,
     COARSE,
     EXACT,
@@ -30,8 +32,6 @@ from bench.gate_models import (
     tokens,
     words,
 )
-from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.optimize_source import Format
 
 _P = Precision
 
@@ -184,14 +184,14 @@ def _columns() -> Iterator[Case]:
         model = layered_models()[name]
         faults: dict[str, Callable[[Array], Array]] = {
             "is 0": np.zeros_like,
-            "is constant": lambda values, mean=mean: np.full_like(values, mean),  # type: ignore[misc]
+            "is constant": lambda values, mean=mean: np.full_like(values, mean),
             "has the other sign": lambda values: -values,
-            "is mirrored at its mean": lambda values, mean=mean: 2 * mean - values,  # type: ignore[misc]
+            "is mirrored at its mean": lambda values, mean=mean: 2 * mean - values,
             "is shuffled": _rolled,
         }
         small: dict[str, Callable[[Array], Array]] = {
             "is 3 % too small": lambda values: values * np.float32(0.97),
-            "is shifted by 5 % of its spread": lambda values, spread=spread: values + 0.05 * spread,  # type: ignore[misc]
+            "is shifted by 5 % of its spread": lambda values, spread=spread: values + 0.05 * spread,
         }
         for precision, rounding in ((_P.FP32, EXACT), (_P.FP16, FP16), (_P.INT8, INT8)):
             kept = faults | (small if precision is _P.FP32 else {})
@@ -295,7 +295,7 @@ def _tails() -> Iterator[Case]:
         "the mean": lambda values: np.full_like(values, 1e5),
     }
     for what, fault in faults.items():
-        function = _changed(model.function, AMOUNT=lambda values, fault=fault: fault(values).astype(np.float32))  # type: ignore[misc]
+        function = _changed(model.function, AMOUNT=lambda values, fault=fault: fault(values).astype(np.float32))
         for precision in (_P.FP32, _P.FP16, _P.INT8):
             if precision is _P.FP32 or what not in ("0.1 % too much", "rounded to 100", "50 too much"):
                 yield Case("tails", what, model, function, precision)
@@ -401,7 +401,7 @@ def _inputs() -> Iterator[Case]:
         yield Case("few samples", f"the answer to a sample, {model.name}", model, constant)
     scores = layered_models()["scores"]
     for what, most in (("inputs are clipped at 4", 4.0), ("inputs are clipped at 5", 5.0)):
-        clipped: Function = lambda inputs, most=most: scores.rounded(EXACT)({"X": np.clip(inputs["X"], -most, most)})  # type: ignore[misc]  # noqa: E731
+        clipped: Function = lambda inputs, most=most: scores.rounded(EXACT)({"X": np.clip(inputs["X"], -most, most)})  # noqa: E731
         yield Case("ranges", what, scores.source(), clipped)
 
 
