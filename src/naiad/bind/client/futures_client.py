@@ -3,23 +3,26 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
 from naiad.bind.client.client_session import Arguments, ModelSession, SessionOptions
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
+from naiad.bind.client.inference_calls import InferenceCalls
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.client.loop_thread import LoopClient
-from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array
 
 _T = TypeVar("_T")
 
 
-class FuturesModelClient(LoopClient):
-    """A client of one model. At most `max_workers` requests are in flight, and `max_queue_size` more wait."""
+class FuturesModelClient(InferenceCalls[Future[dict[str, Array]]], LoopClient):
+    """A client of one model, whose calls return futures of the outputs by name.
+
+    At most `max_workers` requests are in flight, and `max_queue_size` more wait.
+    """
 
     def __init__(  # noqa: PLR0913 - PyTriton's arguments
         self,
@@ -43,7 +46,7 @@ class FuturesModelClient(LoopClient):
             url, model_name, model_version, init_timeout_s, inference_timeout_s, access_token=access_token
         )
         self._session = ModelSession(options)
-        super().__init__(model_name, self._session.close)
+        LoopClient.__init__(self, model_name, self._session.close)
         self._is_blocking = not non_blocking
         self._places = threading.BoundedSemaphore(max_workers + max_queue_size)
         self._workers = asyncio.Semaphore(max_workers)
@@ -73,27 +76,8 @@ class FuturesModelClient(LoopClient):
         """Return a future of the configuration of the model."""
         return self._submit(self._session.config())
 
-    def infer_sample(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> "Future[dict[str, Array]]":
-        """Return a future of the outputs for one sample; see `ModelClient.infer_sample`."""
-        return self._submit(self._session.infer(Arguments(inputs, named_inputs, parameters, headers, is_sample=True)))
-
-    def infer_batch(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> "Future[dict[str, Array]]":
-        """Return a future of the outputs for a batch; see `ModelClient.infer_batch`."""
-        return self._submit(
-            self._session.infer(Arguments(inputs, named_inputs, parameters, headers, is_sample=False))
-        )
+    def _infer(self, arguments: Arguments) -> "Future[dict[str, Array]]":
+        return self._submit(self._session.infer(arguments))
 
     def _submit(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
         if self._is_closed:

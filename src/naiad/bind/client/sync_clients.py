@@ -2,65 +2,29 @@
 
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from naiad.bind.client.client_session import Arguments, ModelSession, SessionOptions
+from naiad.bind.client.client_session import Arguments
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientInferenceServerError
+from naiad.bind.client.inference_calls import R, SessionCalls
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.client.loop_thread import LoopClient
-from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array
 
 _T = TypeVar("_T")
 
 
-class _SyncBase(LoopClient):
+class _BlockingCalls(SessionCalls[R], LoopClient):
     """The part that does not depend on the number of responses."""
 
-    def __init__(  # noqa: PLR0913 - PyTriton's arguments
-        self,
-        url: str,
-        model_name: str,
-        model_version: str | None = None,
-        *,
-        lazy_init: bool = True,
-        init_timeout_s: float | None = None,
-        inference_timeout_s: float | None = None,
-        model_config: TritonModelConfig | None = None,
-        ensure_model_is_ready: bool = True,
-        access_token: str | None = None,
-    ) -> None:
-        """Make a client of a model on the server at `url`: `localhost`, `http://host:8000` or `grpc://host:8001`.
-
-        The first call waits up to `init_timeout_s` (300 s) for the model; with `lazy_init` False this does. Each call
-        has `inference_timeout_s` (60 s). With `model_config` the server is not asked for it.
-
-        Raises PyTritonClientInvalidUrlError, and without `lazy_init` PyTritonClientTimeoutError.
-        """
-        self._session = ModelSession(
-            SessionOptions(
-                url,
-                model_name,
-                model_version,
-                init_timeout_s,
-                inference_timeout_s,
-                model_config,
-                ensure_model_is_ready,
-                access_token,
-            )
-        )
-        super().__init__(model_name, self._session.close)
-        if not lazy_init:
+    def _opened(self) -> None:
+        LoopClient.__init__(self, self._session.options.model_name, self._session.close)
+        if not self._lazy_init:
             try:
                 self._run(self._session.config())
             except BaseException:
                 self.close()
                 raise
-
-    @classmethod
-    def from_existing_client(cls, existing_client: "_SyncBase") -> Self:
-        """Return another client with the configuration that `existing_client` has read."""
-        return cls(**vars(existing_client._session.copied()))
 
     def wait_for_server(self, timeout_s: float) -> None:
         """Wait until the server is ready. Raises PyTritonClientTimeoutError."""
@@ -98,78 +62,30 @@ class _SyncBase(LoopClient):
             raise PyTritonClientClosedError("ModelClient is closed") from None
 
 
-class ModelClient(_SyncBase):
-    """A blocking client of one model.
+class ModelClient(_BlockingCalls[dict[str, Array]]):
+    """A blocking client of one model. Calls return the outputs by name.
 
     with ModelClient("localhost", "Linear") as client:
         outputs = client.infer_sample(np.array([1, 2], np.float32))
     """
 
-    def infer_sample(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> dict[str, Array]:
-        """Return the outputs for one sample, by name; inputs and outputs have no batch dimension.
-
-        Inputs are given in the order of the model or by name. Raises PyTritonClientValueError for wrong arguments,
-        PyTritonClientTimeoutError, PyTritonClientModelUnavailableError and PyTritonClientInferenceServerError.
-        """
-        return self._run(self._session.infer(Arguments(inputs, named_inputs, parameters, headers, is_sample=True)))
-
-    def infer_batch(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> dict[str, Array]:
-        """Return the outputs for a batch: the first dimension of all arrays counts its rows.
-
-        Raises as `infer_sample`, and PyTritonClientModelDoesntSupportBatchingError.
-        """
-        return self._run(self._session.infer(Arguments(inputs, named_inputs, parameters, headers, is_sample=False)))
+    def _infer(self, arguments: Arguments) -> dict[str, Array]:
+        return self._run(self._session.infer(arguments))
 
 
-class DecoupledModelClient(_SyncBase):
+class DecoupledModelClient(_BlockingCalls[Iterator[dict[str, Array]]]):
     """A blocking client of a decoupled model: `for outputs in client.infer_sample(prompt)`. gRPC only.
 
-    One request at a time. A loop that is left early cancels the request.
+    One request at a time; calls return an iterator of the outputs of each response. A loop that is left early cancels
+    the request.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Make a client; see `ModelClient`. Raises PyTritonClientValueError for an HTTP URL."""
-        super().__init__(*arguments, **options)
+    def _opened(self) -> None:
         self._in_use = threading.Lock()
-        try:
-            self._session.check_streams(type(self).__name__)
-        except BaseException:
-            self.close()
-            raise
+        self._session.check_streams(type(self).__name__)
+        super()._opened()
 
-    def infer_sample(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> Iterator[dict[str, Array]]:
-        """Return an iterator of the outputs of each response to one sample; raises as `ModelClient.infer_sample`."""
-        return self._iterate(Arguments(inputs, named_inputs, parameters, headers, is_sample=True))
-
-    def infer_batch(
-        self,
-        *inputs: Array,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        headers: Mapping[str, ParameterValue] | None = None,
-        **named_inputs: Array,
-    ) -> Iterator[dict[str, Array]]:
-        """Return an iterator of the outputs of each response to a batch; raises as `ModelClient.infer_batch`."""
-        return self._iterate(Arguments(inputs, named_inputs, parameters, headers, is_sample=False))
-
-    def _iterate(self, arguments: Arguments) -> Iterator[dict[str, Array]]:
+    def _infer(self, arguments: Arguments) -> Iterator[dict[str, Array]]:
         # Not before the first response is asked for: an iterator that is never used must not block the client.
         if not self._in_use.acquire(blocking=False):
             raise PyTritonClientInferenceServerError(

@@ -32,12 +32,12 @@ def run(arguments: Sequence[str]) -> int:
     """Compare both models and return the exit status."""
     flags = make_parser().parse_args(arguments)
     # The gate imports the server.
+    from naiad.files.records import to_json
     from naiad.tools.optimize.candidate import Precision
     from naiad.tools.optimize.comparing import ComparedModel, compare
     from naiad.tools.optimize.correctness.judgement_settings import Settings
     from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
     from naiad.tools.optimize.correctness.runners.remote import RemoteModelLostError
-    from naiad.tools.optimize.steps.step_journal import to_json
 
     try:
         settings = Settings(tolerances=_tolerances(flags.tolerance), are_probed=not flags.no_probes)

@@ -23,9 +23,9 @@ def run(arguments: Sequence[str]) -> int:
     """Verify a package and return the exit status."""
     options = make_parser().parse_args(arguments)
     # The gate imports the server.
+    from naiad.files.records import to_json
     from naiad.tools.optimize.package.manifest import NoPackageError
     from naiad.tools.optimize.package.verification import verify
-    from naiad.tools.optimize.steps.step_journal import to_json
 
     try:
         found = verify(options.package, is_quick=options.quick)

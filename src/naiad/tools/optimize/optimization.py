@@ -11,8 +11,10 @@ import datetime
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from naiad.files.records import read_record, to_json
 from naiad.tools.optimize import choice, preprocessing, profile, sensitivity
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.candidate_measurement import Profile, Runtime, ServedMeasurement
@@ -31,8 +33,7 @@ from naiad.tools.optimize.sources import reference_runner, source_digest
 from naiad.tools.optimize.sources.source_formats import detect
 from naiad.tools.optimize.steps.environment import describe
 from naiad.tools.optimize.steps.judging import Judge
-from naiad.tools.optimize.steps.step_journal import StepJournal, key_of, to_json
-from naiad.tools.optimize.steps.stored import read_profile, read_served
+from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
 from naiad.tools.optimize.verdict import Verdict
 
 RESULT_FILE = "result.json"
@@ -266,7 +267,7 @@ class _Run:
             "tuned",
             self._key(conversion, runtime, self.options.objective, self.options.tuning_s),
             lambda: self._tune(conversion, runtime),
-            lambda values: [read_profile(each) for each in values],
+            lambda values: [read_record(Profile, each) for each in values],
         )
         settings = ", ".join(f"{key} {value}" for each in found for key, value in each.runtime.parameters.items())
         message = f"faster with {settings}" if settings else "no options are faster"
@@ -305,7 +306,7 @@ class _Run:
             return
         key = key_of([self._key(*finalist, self.options.profile_s) for finalist in finalists])
         known = self._journal.read(
-            "served", key, lambda values: [(name, read_served(served)) for name, served in values]
+            "served", key, lambda values: [(name, read_record(ServedMeasurement, served)) for name, served in values]
         )
         was_cached, measured = known is not None, known or self._serve(finalists)
         if not was_cached and not any(other_cores(served.rounds) > MOST_OTHER_CORES for _, served in measured):
@@ -348,7 +349,7 @@ class _Run:
     def _known_profile(self, outcome: Outcome, runtime: Runtime) -> bool:
         assert outcome.conversion is not None
         key = self._key(outcome.conversion, runtime, self.options.profile_s)
-        known = self._journal.read("profile", key, read_profile)
+        known = self._journal.read("profile", key, partial(read_record, Profile))
         if known is not None:
             self._add_profile(outcome.candidate.name, known)
         return known is not None

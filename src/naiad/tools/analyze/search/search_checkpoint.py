@@ -8,17 +8,16 @@ import dataclasses
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from naiad.files.digest import add_files
 from naiad.files.journal import Journal
+from naiad.files.records import read_record
 from naiad.tools.analyze.point_measurement import Measured
-from naiad.tools.analyze.space import Point, Variant
-from naiad.tools.measure.result import Interval, Row
-from naiad.tools.measure.result_json import read_record
+from naiad.tools.analyze.space import Point
 
 _VERSION = 1
 
@@ -109,29 +108,10 @@ def _read(lines: Sequence[bytes], path: Path) -> Iterator[tuple[str, Measured]]:
                     f"{path}:{number}: version {document['version']!r} of the checkpoint is not supported, "
                     f"expected {_VERSION}; choose another file"
                 )
-            yield document["fingerprint"], _measured(document)
+            yield document["fingerprint"], read_record(Measured, document)
         except CheckpointError:
             raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path}:{number} is not a measurement ({error}); remove the line or choose another file"
             ) from error
-
-
-def _measured(document: Mapping[str, Any]) -> Measured:
-    point = document["point"]
-    variants = tuple(Variant(**each) for each in point.pop("variants"))
-    return Measured(
-        Point(variants, **point),
-        {model: read_record(Row, row, f"rows.{model}") for model, row in document["rows"].items()},
-        {
-            model: {name: read_record(Interval, each, f"metrics.{name}") for name, each in metrics.items()}
-            for model, metrics in document["metrics"].items()
-        },
-        document["error"],
-        document["duration_s"],
-        document["repeats"],
-        document.get("foreign_cores", 0.0),
-        document.get("loop_cores", 0.0),
-        document.get("turn", ""),
-    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from naiad.files.records import read_record
 from naiad.tools.optimize.samples.chunks import Arrays, ChunkedSamples
 
 CALIBRATION_SAMPLES = 300
@@ -53,12 +54,7 @@ class ConversionJob:
     @staticmethod
     def read(file: Path) -> "ConversionJob":
         """Return the job of a file."""
-        values = json.loads(file.read_text(encoding="utf-8"))
-        for name in ("inputs", "outputs"):
-            values[name] = tuple(
-                JobTensor(each["name"], each["datatype"], tuple(each["shape"])) for each in values[name]
-            )
-        return ConversionJob(**values)
+        return read_record(ConversionJob, json.loads(file.read_text(encoding="utf-8")))
 
     def batches(self, size: int = 1, limit: int = CALIBRATION_SAMPLES) -> Iterator[Arrays]:
         """Return samples as the model takes them: `size` stacked, if it has a batch dimension."""

@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from naiad.core.tensor import Array
+from naiad.files.records import read_record, to_json
 from naiad.tools.optimize.candidate import Candidate, Precision
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
@@ -20,7 +20,6 @@ from naiad.tools.optimize.optimize_source import Format, Samples
 from naiad.tools.optimize.package.package_files import TOLERANCES
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
 from naiad.tools.optimize.samples.sample_reader import digest
-from naiad.tools.optimize.steps.step_journal import to_json
 from naiad.tools.optimize.verdict import Tolerance, Verdict
 
 MAX_SAMPLES = 32
@@ -110,17 +109,7 @@ class Evidence:
 
 def read_evidence(folder: Path) -> Evidence:
     """Return the evidence in a folder. Raises ValueError, KeyError, TypeError, OSError if it is not complete."""
-    values: dict[str, Any] = json.loads((folder / TOLERANCES).read_text(encoding="utf-8"))
-    expectation = Expectation(
-        Precision(values["precision"]),
-        values["has_batch"],
-        values["inputs"],
-        values["outputs"],
-        {name: Kind(kind) for name, kind in values["kinds"].items()},
-        {name: Tolerance(**each) for name, each in values["tolerances"].items()},
-        values["own"],
-        values.get("is_float32", False),
-    )
+    expectation = read_record(Expectation, json.loads((folder / TOLERANCES).read_text(encoding="utf-8")))
     samples, answers = list(ChunkedSamples(folder / _SAMPLES)), list(ChunkedSamples(folder / _ANSWERS))
     own = list(ChunkedSamples(folder / _OWN_ANSWERS)) if expectation.own else [{}] * len(samples)
     if not len(samples) == len(answers) == len(own):

@@ -4,9 +4,8 @@ The model runs in a process of its own behind the scheduler, without a network.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,11 +36,6 @@ def measure(runner: Runner, requests: Sequence[Arrays], seconds: float = SECONDS
     rate = together.rate()
     throughput = Interval(rate.value * _CONCURRENCY, rate.low * _CONCURRENCY, rate.high * _CONCURRENCY)
     return ShortProfile(alone.percentiles([50])[50], throughput)
-
-
-def read_profile(values: Mapping[str, Any]) -> ShortProfile:
-    """Return a profile from its JSON. Raises KeyError, TypeError."""
-    return ShortProfile(Interval(**values["latency"]), Interval(**values["throughput"]))
 
 
 def _timed(call: Callable[[int], object], seconds: float) -> Sample:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from naiad.files.records import read_record
 from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.runners.model_runner import RenamedRunner, RunnerError
 from naiad.tools.optimize.package.evidence import Evidence, read_evidence
 from naiad.tools.optimize.package.manifest import DamagedPackageError
 from naiad.tools.optimize.package.package_files import EVIDENCE, Contents, opened
-from naiad.tools.optimize.package.short_profile import SECONDS, ShortProfile, measure, read_profile
+from naiad.tools.optimize.package.short_profile import SECONDS, ShortProfile, measure
 from naiad.tools.optimize.package.writing import ENVIRONMENT, PROFILE, RESULT
 from naiad.tools.optimize.steps.environment import describe
 from naiad.tools.optimize.verdict import Verdict
@@ -82,7 +83,7 @@ class _Verifying:
         try:
             self._evidence: Evidence = read_evidence(evidence)
             self._environment = json.loads((evidence / ENVIRONMENT).read_text(encoding="utf-8"))
-            self._packaged = read_profile(json.loads((evidence / PROFILE).read_text(encoding="utf-8")))
+            self._packaged = read_record(ShortProfile, json.loads((evidence / PROFILE).read_text(encoding="utf-8")))
             result = json.loads((evidence / RESULT).read_text(encoding="utf-8"))
             self._served = _served(result, contents.manifest.candidate)
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, *_TOO_MUCH) as error:

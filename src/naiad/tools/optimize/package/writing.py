@@ -10,6 +10,7 @@ from pathlib import Path
 
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
+from naiad.files.records import to_json
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
@@ -21,7 +22,6 @@ from naiad.tools.optimize.package.evidence import collect
 from naiad.tools.optimize.package.manifest import MANIFEST, manifest_of
 from naiad.tools.optimize.package.package_files import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
 from naiad.tools.optimize.package.short_profile import SECONDS, measure
-from naiad.tools.optimize.steps.step_journal import to_json
 
 ENVIRONMENT, RESULT, VERDICT, PROFILE, SIGNATURE, COMMANDS = (
     "environment.json", "result.json", "verdict.json", "short_profile.json", "signature.json", "commands.txt",

@@ -16,6 +16,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, TensorSpec
+from naiad.files.records import read_record, to_json
 from naiad.tools.optimize.converters.conversion_child import end_with_parent
 from naiad.tools.optimize.optimize_source import BACKENDS, Format
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
@@ -30,16 +31,16 @@ _TREES = (Format.XGBOOST, Format.LIGHTGBM, Format.TREELITE)
 def main(folder: Path) -> int:
     """Read, and write the tensors or the `reason` of a failure to result.json."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    reading = Reading.read(folder / "reading.json")
-    result: dict[str, Any]
+    reading = read_record(Reading, json.loads((folder / "reading.json").read_text(encoding="utf-8")))
+    result: Tensors | dict[str, str]
     try:
-        result = read(reading, list(ChunkedSamples(folder / "examples"))).as_json()
+        result = read(reading, list(ChunkedSamples(folder / "examples")))
     except (InferError, ValueError) as error:
         result = {"reason": error.message if isinstance(error, InferError) else str(error)}
     except Exception as error:  # frameworks raise all kinds of exceptions
         traceback.print_exc()
         result = {"reason": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
-    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    (folder / "result.json").write_text(to_json(result), encoding="utf-8")
     return 0
 
 

@@ -5,12 +5,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from naiad.core.datatype import BY_NAME
 from naiad.core.tensor import Array, TensorSpec
+from naiad.files.records import read_record, to_json
 from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.samples.chunks import write_chunks
 from naiad.tools.process.child import with_this_path
@@ -33,19 +32,6 @@ class Reading:
     """Whether the inputs are derived from samples."""
     allow_pickle: bool = False
 
-    def write(self, file: Path) -> None:
-        """Write it as JSON."""
-        values = asdict(self) | {"format": self.format.value, "path": str(self.path.absolute())}
-        values |= {"inputs": to_rows(self.inputs), "outputs": to_rows(self.outputs)}
-        file.write_text(json.dumps(values), encoding="utf-8")
-
-    @staticmethod
-    def read(file: Path) -> "Reading":
-        """Return what `write` has written."""
-        values = json.loads(file.read_text(encoding="utf-8"))
-        values |= {name: from_rows(values[name]) for name in ("inputs", "outputs")}
-        return Reading(**(values | {"format": Format(values["format"]), "path": Path(values["path"])}))
-
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
@@ -55,10 +41,6 @@ class Tensors:
     outputs: tuple[TensorSpec, ...]
     has_batch: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it for a file."""
-        return {"inputs": to_rows(self.inputs), "outputs": to_rows(self.outputs), "has_batch": self.has_batch}
-
 
 def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limits: ProcessLimits) -> Tensors:
     """Return the tensors of a model, which is run on `examples` where its file does not have them.
@@ -67,7 +49,8 @@ def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limi
     """
     with tempfile.TemporaryDirectory(prefix="naiad-source-") as temporary:
         folder = Path(temporary)
-        reading.write(folder / "reading.json")
+        absolute = replace(reading, path=reading.path.absolute())
+        (folder / "reading.json").write_text(to_json(absolute), encoding="utf-8")
         write_chunks(examples, folder / "examples")
         command = [sys.executable, "-m", _CHILD, str(folder)]
         ended = run(command, limits, folder / "log.txt", child_environment())
@@ -80,19 +63,9 @@ def read_tensors(reading: Reading, examples: Sequence[Mapping[str, Array]], limi
             raise ValueError(f"{reading.path}: the file cannot be read: {why}") from None
     if "reason" in result:
         raise ValueError(f"{reading.path}: {result['reason']}")
-    return Tensors(from_rows(result["inputs"]), from_rows(result["outputs"]), result["has_batch"])
+    return read_record(Tensors, result)
 
 
 def child_environment() -> dict[str, str]:
     """Return the variables of a process that imports what this one can import, on the CPU."""
     return with_this_path({**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""})
-
-
-def to_rows(specs: Sequence[TensorSpec]) -> list[Any]:
-    """Return tensors for JSON."""
-    return [[spec.name, spec.datatype.value, list(spec.shape)] for spec in specs]
-
-
-def from_rows(rows: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    """Return tensors of JSON."""
-    return tuple(TensorSpec(name, BY_NAME[datatype], tuple(shape)) for name, datatype, shape in rows)

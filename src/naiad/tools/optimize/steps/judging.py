@@ -2,13 +2,14 @@
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
+from naiad.files.records import read_record
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.correctness.candidate_repository import write_repository
@@ -60,7 +61,9 @@ class Judge:
             self.limits,
             options,
         )
-        return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion, options), read_verdict)
+        return self.journal.step(
+            "verdict", key_of(parts), lambda: self._judge(conversion, options), partial(read_record, Verdict)
+        )
 
     def _judge(self, conversion: Conversion, options: Mapping[str, str]) -> Verdict:
         candidate = conversion.candidate
@@ -116,13 +119,3 @@ def with_traits_of(source: Source, settings: Settings) -> Settings:
 
 def _unserved(message: str) -> Verdict:
     return Verdict(False, [Difference("", "run", -1, (), "an answer", "none", 0.0, message)])
-
-
-def read_verdict(values: Any) -> Verdict:
-    """Return a verdict from its JSON. Raises KeyError, TypeError."""
-    return Verdict(**{**values, "failures": [_difference(each) for each in values["failures"]]})
-
-
-def _difference(values: Mapping[str, Any]) -> Difference:
-    index: Sequence[int] = values["index"]
-    return Difference(**{**values, "index": tuple(index)})

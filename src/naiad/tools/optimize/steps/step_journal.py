@@ -6,12 +6,11 @@ written beside its place and renamed, so that after a kill a file is there compl
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from naiad.files.records import to_json
 from naiad.files.replacement import replace_file
 
 _Value = TypeVar("_Value")
@@ -59,21 +58,6 @@ class StepJournal:
         return self._folder / f"{kind}-{key[:32]}.json"
 
 
-def to_json(value: Any) -> str:
-    """Return dataclasses and what they hold as JSON: enumerations as values, paths as text, arrays as lists."""
-    return json.dumps(value, default=_plain, sort_keys=True)
-
-
 def key_of(*parts: Any) -> str:
     """Return a hash of values that `to_json` can write."""
     return hashlib.sha256(to_json(parts).encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    if hasattr(value, "tolist"):  # A number or an array of numpy.
-        return value.tolist()
-    return dict(value) if isinstance(value, Mapping) else str(value)

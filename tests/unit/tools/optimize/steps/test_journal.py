@@ -3,15 +3,18 @@ import json
 import numpy as np
 import pytest
 
+from naiad.files.records import read_record, to_json
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate_measurement import Profile, Runtime
-from naiad.tools.optimize.steps.judging import read_verdict
-from naiad.tools.optimize.steps.step_journal import StepJournal, key_of, to_json
-from naiad.tools.optimize.steps.stored import read_profile
+from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
 from naiad.tools.optimize.verdict import Difference, Verdict
 
 PROFILE = Profile(Runtime("threads-1", {"threads": "1"}), Interval(9.0, 8.0, 10.0), Interval(5, 4, 6), 8, 0.5, 12.0)
 DIFFERENCE = Difference("LOGITS", "values", 3, (0, 2), 1.5, float("nan"), 0.1, "output 'LOGITS' differs")
+
+
+def read_profile(document):
+    return read_record(Profile, document)
 
 
 def test_finished_step_is_read_again(tmp_path):
@@ -42,7 +45,7 @@ def test_damaged_file_counts_as_not_run(tmp_path, text):
 
 def test_verdict_survives_its_json():
     verdict = Verdict(False, [DIFFERENCE], {"LOGITS": 0.5}, samples=4)
-    found = read_verdict(json.loads(to_json(verdict)))
+    found = read_record(Verdict, json.loads(to_json(verdict)))
     assert found.failures[0].index == (0, 2)
     assert np.isnan(found.failures[0].found)
     assert found.worst_absolute == {"LOGITS": 0.5}
