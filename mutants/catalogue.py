@@ -840,7 +840,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="first_rows_recorded",
         file="src/naiad/tools/predict/row_flow.py",
-        text="        self._recorded_s, self._interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S\n",
+        text="        self._recorded_s, self._interval_s = -self._longest_s, _FIRST_CHECKPOINT_S\n",
         replacement="        self._recorded_s, self._interval_s = time.monotonic(), CHECKPOINT_S\n",
         tests=("integration/test_predict_robustness.py",),
         harm="a batch prediction that is killed often makes no progress",

@@ -18,7 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.cli.check import check
 from naiad.repository.cloud.objects.credentials import find_credential
-from naiad.repository.cloud.objects.objects import ObjectChangedError, ObjectStore
+from naiad.repository.cloud.objects.objects import ObjectStore
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError
 from naiad.repository.cloud.url import parse_cloud_url
 from support import onnx_models
 from support.model_repository import add_sub_config, scale_source, write_identity, write_model, write_scale

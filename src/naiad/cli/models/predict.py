@@ -16,6 +16,7 @@ from naiad.tools.predict.files.input_files import find_files
 from naiad.tools.predict.files.row_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXES, check_suffix, python_to_look
 from naiad.tools.predict.job_output import written_files
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
+from naiad.tools.predict.stores.store_place import is_store_url, split_url
 
 _RAY_FIELD = re.compile(r"\bray(?: is)? '")
 SOME_FAILED = 3
@@ -109,8 +110,12 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
     )
     job.check()
     check_suffix(job.output)
-    check_output("--output", Path(job.output))
-    find_files(job.inputs, written_files(Path(job.output)))
+    if is_store_url(job.output):
+        split_url(job.output, "--output")
+    else:
+        check_output("--output", Path(job.output))
+    # What a store has is asked later: one that is away is no mistake of the command line.
+    find_files([each for each in job.inputs if not is_store_url(each)], written_files(job.output))
     return job
 
 

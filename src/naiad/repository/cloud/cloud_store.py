@@ -19,7 +19,8 @@ from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 from naiad.repository.cloud.last_listing import LastListing, Listing
 from naiad.repository.cloud.last_notes import LastNotes
 from naiad.repository.cloud.notes import CloudNotes
-from naiad.repository.cloud.objects.objects import BadKeyError, ObjectChangedError, ObjectStore, StoredObject
+from naiad.repository.cloud.objects.objects import ObjectStore
+from naiad.repository.cloud.objects.stored_object import BadKeyError, ObjectChangedError, StoredObject
 from naiad.repository.stores.store import (
     CONFIG_FILE,
     CONFIG_SUFFIXES,

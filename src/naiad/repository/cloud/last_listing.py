@@ -15,7 +15,7 @@ import orjson
 
 from naiad.files.held import alone
 from naiad.repository.cloud.cache import write_atomically
-from naiad.repository.cloud.objects.objects import StoredObject
+from naiad.repository.cloud.objects.stored_object import StoredObject
 
 _log = logging.getLogger(__name__)
 

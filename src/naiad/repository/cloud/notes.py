@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.repository.cloud.last_notes import LastNotes
-from naiad.repository.cloud.objects.objects import ObjectChangedError, ObjectStore, StoredObject
+from naiad.repository.cloud.objects.objects import ObjectStore
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject
 from naiad.repository.stores.notes import MAX_NOTE_BYTES, Change, Notes, is_note, note_name, unreadable_name
 
 _ATTEMPTS = 8

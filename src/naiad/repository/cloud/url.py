@@ -1,7 +1,7 @@
 """URLs of repositories in object stores, in the forms that Triton takes."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from naiad.core.errors import invalid_argument
 
@@ -36,6 +36,8 @@ class CloudUrl:
     """Address of an S3 server that is not Amazon's: `http://host:port`."""
     account: str = ""
     """The storage account in Azure."""
+    what: str = field(default="model repository", compare=False)
+    """What the URL is, for messages."""
 
     @property
     def key(self) -> str:
@@ -52,13 +54,16 @@ def is_cloud_url(text: str) -> bool:
     return _URL.fullmatch(text) is not None
 
 
-def parse_cloud_url(text: str) -> CloudUrl:
-    """Return what a URL names. Raises InferError(INVALID_ARG) for another scheme and a form that is not Triton's."""
+def parse_cloud_url(text: str, what: str = "model repository") -> CloudUrl:
+    """Return what a URL names; `what` it is stands before it in messages.
+
+    Raises InferError(INVALID_ARG) for another scheme and a form that is not Triton's.
+    """
     match = _URL.fullmatch(text)
     scheme = match[1] if match else ""
     if match is None or scheme not in SCHEMES:
         raise invalid_argument(
-            f"model repository '{text}': unknown scheme '{scheme}'; known: " + ", ".join(f"{s}://" for s in SCHEMES)
+            f"{what} '{text}': unknown scheme '{scheme}'; known: " + ", ".join(f"{s}://" for s in SCHEMES)
         )
     endpoint, account, rest = "", "", match[2].strip("/")
     if scheme == "s3" and (named := _S3_ENDPOINT.fullmatch(rest)):
@@ -68,7 +73,7 @@ def parse_cloud_url(text: str) -> CloudUrl:
     bucket, _, prefix = rest.strip("/").partition("/")
     prefix = prefix.strip("/")
     if not _BUCKET.fullmatch(bucket) or (scheme == "as" and not _BUCKET.fullmatch(account)):
-        raise invalid_argument(f"model repository '{text}' names no bucket; write {_FORMS[scheme]}")
+        raise invalid_argument(f"{what} '{text}' names no bucket; write {_FORMS[scheme]}")
     if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
-        raise invalid_argument(f"model repository '{text}': '.', '..' and empty parts are refused in its path")
-    return CloudUrl(text.rstrip("/"), scheme, bucket, prefix, endpoint, account)
+        raise invalid_argument(f"{what} '{text}': '.', '..' and empty parts are refused in its path")
+    return CloudUrl(text.rstrip("/"), scheme, bucket, prefix, endpoint, account, what)

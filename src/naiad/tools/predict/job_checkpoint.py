@@ -16,6 +16,7 @@ from typing import Any
 from naiad.core.errors import InferError, invalid_argument, unavailable
 from naiad.files.journal import Journal
 from naiad.files.replacement import synchronize_folder
+from naiad.tools.predict.stores.object_path import FilePath, ObjectPath
 
 _VERSION = 1
 _JOURNAL = "journal.jsonl"
@@ -115,10 +116,15 @@ class JobCheckpoint:
             raise self._refused(reason)
 
     def _refused(self, reason: str) -> InferError:
-        return invalid_argument(
-            f"{self.folder} has {self.position.rows:,} rows of a run that was interrupted, and this run cannot "
-            f"continue it: {reason}; add --restart to begin with the first row"
-        )
+        return refusal(str(self.folder), self.position.rows, reason)
+
+
+def refusal(folder: str, rows: int, reason: str) -> InferError:
+    """Return the error for a run that cannot continue an earlier one."""
+    return invalid_argument(
+        f"{folder} has {rows:,} rows of a run that was interrupted, and this run cannot "
+        f"continue it: {reason}; add --restart to begin with the first row"
+    )
 
 
 def difference(earlier: Facts, now: Facts) -> str:
@@ -148,13 +154,17 @@ def _shown(value: Any) -> str:
     return json.dumps(value)[:200] if value is not None else "not given"
 
 
-def file_facts(paths: Iterable[Path]) -> dict[str, list[int]]:
+def file_facts(paths: Iterable[FilePath]) -> dict[str, list[int | str]]:
     """Return size and time of change of files, and of those in folders, by path. Raises OSError.
 
-    Hidden files and Python's caches, which a model writes while it runs, do not count.
+    Of an object it is the size and what its store calls its content. Hidden files and Python's caches, which a model
+    writes while it runs, do not count.
     """
-    facts: dict[str, list[int]] = {}
+    facts: dict[str, list[int | str]] = {}
     for path in paths:
+        if isinstance(path, ObjectPath):
+            facts[str(path)] = [path.item.size_bytes, path.item.identity]
+            continue
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             parts = file.relative_to(path).parts
             if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):

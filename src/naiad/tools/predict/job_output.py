@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
@@ -11,11 +12,56 @@ from naiad.tools.predict.files.row_writer import REJECTED, RowWriter, WrittenRow
 from naiad.tools.predict.job_checkpoint import JobCheckpoint, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.sinks.sink import Layout
+from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder
+from naiad.tools.predict.stores.store_place import is_store_url
 
 
-def written_files(output: Path) -> list[Path]:
-    """Return the files that a job leaves."""
-    return [output, rejected_path(output)]
+class RowOutput(Protocol):
+    """Writes rows in order, after the rows of an interrupted run. Methods raise InferError and OSError."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that are written, also by runs before this one."""
+
+    @property
+    def failed_rows(self) -> int:
+        """Rows that are written without a prediction."""
+
+    @property
+    def checkpoint_s(self) -> float | None:
+        """Time between checkpoints; None for the usual one."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows that wait for a checkpoint should wait no longer."""
+
+    @property
+    def segments(self) -> SegmentFolder | None:
+        """Where workers store rows themselves; None if they return them."""
+
+    def append(self, chunk: Chunk) -> tuple[int, list[str]]:
+        """Write a chunk whose requests have ended; return the bytes of its outputs and the reasons of failures."""
+
+    def extend(self, written: WrittenRows | Segment) -> None:
+        """Append what another process has written for the next rows, or has stored."""
+
+    def record(self) -> None:
+        """Make a checkpoint."""
+
+    def keep(self) -> None:
+        """Make a last checkpoint after an error, if all rows that were counted have been written."""
+
+    def finish(self, set_aside: Mapping[str, str]) -> None:
+        """Have the complete output appear; the reasons of files that were set aside come last."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+def written_files(output: str) -> list[Path | str]:
+    """Return the files that a job leaves, objects as URLs."""
+    reasons = f"{output}.rejected.jsonl"
+    return [output, reasons] if is_store_url(output) else [Path(output), Path(reasons)]
 
 
 def rejected_path(output: Path) -> Path:
@@ -24,7 +70,11 @@ def rejected_path(output: Path) -> Path:
 
 
 class Output:
-    """Writes chunks in order, after the rows of an interrupted run. Methods raise OSError."""
+    """Writes rows to files beside the output. Methods raise OSError."""
+
+    checkpoint_s = None
+    is_full = False
+    segments = None
 
     def __init__(self, checkpoint: JobCheckpoint, layout: Layout) -> None:
         """Raises InferError if the format cannot hold the outputs, or files of the checkpoint are damaged."""
@@ -46,8 +96,9 @@ class Output:
         """Write a chunk whose requests have ended; return the bytes of its outputs and the reasons of failures."""
         return self._writer.append(chunk)
 
-    def extend(self, written: WrittenRows) -> None:
+    def extend(self, written: WrittenRows | Segment) -> None:
         """Append what another process has written for the next rows."""
+        assert isinstance(written, WrittenRows), "nothing stores rows elsewhere"
         self._writer.extend(written)
 
     def record(self) -> None:

@@ -14,6 +14,7 @@ from naiad.core.tensor import Array
 from naiad.server.embedded import EmbeddedServer
 from naiad.tools.predict.job_signature import DEFAULT_ROWS
 from naiad.tools.predict.prediction_job import PredictJob
+from naiad.tools.predict.stores.store_place import StorePlace
 
 _ADDRESSES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
 
@@ -82,9 +83,19 @@ def model_folders(target: str, config: ModelConfig) -> list[Path]:
     """Return the folders with the files of a model and of its steps, as far as they are on this machine."""
     if is_address(target):
         return []
-    names = [config.name, *(step.model_name for step in config.ensemble_scheduling.step)]
-    folders = (Path(target) / name for name in dict.fromkeys(names))
+    folders = (Path(target) / name for name in _models(config))
     return [folder for folder in folders if folder.is_dir()]
+
+
+def model_objects(job: PredictJob, config: ModelConfig) -> dict[str, list[int | str]]:
+    """Return size and identity of the objects of a model and of its steps, by name. Raises InferError."""
+    place = StorePlace(job.target, job.timeout_s, "model repository")
+    found = [each for name in _models(config) for each in place.objects.list_objects(name)]
+    return {each.key: [each.size_bytes, each.identity] for each in sorted(found, key=lambda each: each.key)}
+
+
+def _models(config: ModelConfig) -> list[str]:
+    return list(dict.fromkeys([config.name, *(step.model_name for step in config.ensemble_scheduling.step)]))
 
 
 @contextlib.asynccontextmanager

@@ -17,15 +17,18 @@ from naiad.tools.predict.files.input_files import InputFiles, find_files
 from naiad.tools.predict.files.row_formats import check_suffix
 from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_checkpoint import Facts, JobCheckpoint, file_facts
-from naiad.tools.predict.job_output import Output, has_rejections, publish, rejected_path, written_files
+from naiad.tools.predict.job_output import Output, RowOutput, has_rejections, publish, written_files
 from naiad.tools.predict.job_signature import RowSignature, read_signature, size_hint
-from naiad.tools.predict.model_host import ModelEndpoint, is_address, model_folders, open_endpoint
+from naiad.tools.predict.model_host import ModelEndpoint, is_address, model_folders, model_objects, open_endpoint
 from naiad.tools.predict.pace import FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
 from naiad.tools.predict.row_flow import OnProgress, Pipeline, RecordedRows, first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.sources.folder import FILE_KEY
+from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint, check_writable
+from naiad.tools.predict.stored_output.stored_output import StoredOutput
+from naiad.tools.predict.stores.store_place import is_store_url
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +42,9 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
     """
     job.check()
     check_suffix(job.output)
-    run = _Run(job, find_files(job.inputs, written_files(Path(job.output))), on_progress or _ignore)
+    if is_store_url(job.output):
+        check_writable(job.output, job.timeout_s)
+    run = _Run(job, find_files(job.inputs, written_files(job.output), job.timeout_s), on_progress or _ignore)
     try:
         try:
             import uvloop
@@ -87,18 +92,18 @@ class _Run:
     ) -> Summary:
         """Write the output, or what an earlier run has left of it, and put it in its place."""
         facts = await asyncio.to_thread(self._facts, config, sorted(reader.set_aside))
-        checkpoint = JobCheckpoint(Path(self._job.output), facts, restart=self._job.restart)
+        checkpoint = await in_thread(self._open_checkpoint, facts)
         try:
             resumed_rows = checkpoint.position.rows
             set_aside: Mapping[str, str] = {}
-            if checkpoint.position.finished:
+            if checkpoint.position.finished and isinstance(checkpoint, JobCheckpoint):
                 publish(checkpoint)
             else:
                 set_aside = reader.set_aside
                 await self._complete(endpoint, signature, checkpoint, reader)
             return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
         except BaseException:
-            checkpoint.discard_if_empty()
+            await in_thread(checkpoint.discard_if_empty)
             raise
         finally:
             checkpoint.close()
@@ -119,7 +124,15 @@ class _Run:
             facts["files that cannot be read"] = set_aside
         if is_address(job.target):
             return facts | {"configuration of the model": str(config)}
+        if is_store_url(job.target):
+            return facts | {"model files": model_objects(job, config)}
         return facts | {"model files": file_facts(model_folders(job.target, config))}
+
+    def _open_checkpoint(self, facts: Facts) -> JobCheckpoint | StoredCheckpoint:
+        job = self._job
+        if is_store_url(job.output):
+            return StoredCheckpoint(job.output, facts, restart=job.restart, patience_s=job.timeout_s)
+        return JobCheckpoint(Path(job.output), facts, restart=job.restart)
 
     def _open_model(self) -> AbstractAsyncContextManager[ModelEndpoint | WorkerPool]:
         """Return where the model is executed, open for a block."""
@@ -131,11 +144,16 @@ class _Run:
         self,
         endpoint: ModelEndpoint | WorkerPool,
         signature: RowSignature,
-        checkpoint: JobCheckpoint,
+        checkpoint: JobCheckpoint | StoredCheckpoint,
         reader: Reader,
     ) -> None:
         """Execute the rows that are left."""
-        output = Output(checkpoint, Layout(self._keys(), signature.outputs))
+        layout = Layout(self._keys(), signature.outputs)
+        output: RowOutput
+        if isinstance(checkpoint, StoredCheckpoint):
+            output = StoredOutput(checkpoint, layout)
+        else:
+            output = Output(checkpoint, layout)
         try:
             await self._move(endpoint, signature, reader, output)
         finally:
@@ -146,7 +164,7 @@ class _Run:
         return [*self._job.keys, *([FILE_KEY] if are_rows and FILE_KEY not in self._job.keys else ())]
 
     async def _move(
-        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, reader: Reader, output: Output
+        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, reader: Reader, output: RowOutput
     ) -> None:
         done = await in_thread(reader.skip, output.rows)
         if done != output.rows:
@@ -165,13 +183,13 @@ class _Run:
             await flow.run()
             count.show()
         except BaseException:
-            output.keep()
+            await in_thread(output.keep)
             raise
         self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
         await in_thread(output.finish, reader.set_aside)
 
-    def _summary(self, checkpoint: JobCheckpoint, resumed_rows: int) -> Summary:
+    def _summary(self, checkpoint: JobCheckpoint | StoredCheckpoint, resumed_rows: int) -> Summary:
         position = checkpoint.position
-        rejected = str(rejected_path(checkpoint.output)) if has_rejections(position) else ""
+        rejected = f"{checkpoint.output}.rejected.jsonl" if has_rejections(position) else ""
         seconds = time.monotonic() - self._begin_s
         return Summary(position.rows, position.failed_rows, seconds, str(checkpoint.output), rejected, resumed_rows)

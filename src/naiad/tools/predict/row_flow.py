@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from naiad.tools.predict.job_output import Output
+from naiad.tools.predict.job_output import RowOutput
 from naiad.tools.predict.pace import ChunkSize, FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress
 from naiad.tools.predict.row_requests import ChunkRequests
@@ -54,13 +54,14 @@ class RowCount(Protocol):
 class RecordedRows:
     """Counts the rows of an output: checkpoints, the limit of failed rows, and progress."""
 
-    def __init__(self, output: Output, limit: FailureLimit, pace: Pace, on_progress: OnProgress) -> None:
+    def __init__(self, output: RowOutput, limit: FailureLimit, pace: Pace, on_progress: OnProgress) -> None:
         self._output = output
         self._limit = limit
         self._pace = pace
         self._on_progress = on_progress
         # The first rows are recorded at once: a run that is killed again and again after a resume makes progress.
-        self._recorded_s, self._interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S
+        self._longest_s = CHECKPOINT_S if output.checkpoint_s is None else output.checkpoint_s
+        self._recorded_s, self._interval_s = -self._longest_s, _FIRST_CHECKPOINT_S
         self._shown_s = time.monotonic()
 
     async def add(self, rows: int, reasons: Sequence[str], done_bytes: int) -> None:
@@ -68,9 +69,9 @@ class RecordedRows:
         self._limit.count(rows - len(reasons), reasons)
         now_s = time.monotonic()
         self._pace.add(now_s, rows, len(reasons), done_bytes)
-        if now_s - self._recorded_s >= self._interval_s:
+        if now_s - self._recorded_s >= self._interval_s or self._output.is_full:
             if self._recorded_s > 0:
-                self._interval_s = min(2 * self._interval_s, CHECKPOINT_S)
+                self._interval_s = min(2 * self._interval_s, self._longest_s)
             await in_thread(self._output.record)
             self._recorded_s = time.monotonic()
         if now_s - self._shown_s >= _PROGRESS_S:

@@ -9,7 +9,7 @@ import pytest
 from naiad.core.errors import InferError, unavailable
 from naiad.repository.cloud.last_notes import LastNotes
 from naiad.repository.cloud.notes import CloudNotes
-from naiad.repository.cloud.objects.objects import ObjectChangedError, StoredObject, Version
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject, Version
 from naiad.repository.cloud.url import parse_cloud_url
 
 NAME = ".m.rollout.json"

@@ -7,7 +7,8 @@ import pytest
 from naiad.core.errors import InferError
 from naiad.repository.cloud.cache import ModelCache
 from naiad.repository.cloud.cloud_store import CloudStore, split_directories
-from naiad.repository.cloud.objects.objects import ObjectStore, StoredObject
+from naiad.repository.cloud.objects.objects import ObjectStore
+from naiad.repository.cloud.objects.stored_object import StoredObject
 from naiad.repository.cloud.url import parse_cloud_url
 
 

@@ -28,6 +28,8 @@ class Failure:
 
     kind: ObjectFailure
     text: str
+    is_answer: bool = False
+    """Whether the store has answered, with a status."""
 
 
 _STATUS = re.compile(r"status code: (\d{3})(?: ([A-Za-z ]+))?")
@@ -70,7 +72,9 @@ def classify(error: Exception) -> Failure:
     if _IDENTITY_SERVICE.search(text):
         return Failure(ObjectFailure.NO_CREDENTIAL, reason)
     return Failure(
-        _kind(type(error).__name__, int(status[1]) if status else 0, code[1] if code else "", text), reason
+        _kind(type(error).__name__, int(status[1]) if status else 0, code[1] if code else "", text),
+        reason,
+        is_answer=status is not None,
     )
 
 

@@ -3,6 +3,7 @@
 Everything here blocks. Failures have a kind; transient ones are retried.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -11,16 +12,24 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.objects.credentials import Credential
 from naiad.repository.cloud.objects.object_failures import Failure, ObjectFailure, classify
 from naiad.repository.cloud.objects.provider import BRIEF_S, FIXES, WRITE_FIXES, is_installed, make_client
 from naiad.repository.cloud.objects.s3_names import is_path, name_behind, names_below
+from naiad.repository.cloud.objects.stored_object import (
+    BadKeyError,
+    ObjectChangedError,
+    StoredObject,
+    Version,
+    identity_of,
+    stored_object,
+)
 from naiad.repository.cloud.url import CloudUrl
 
 _log = logging.getLogger(__name__)
@@ -35,6 +44,12 @@ _PART_BYTES = 16 << 20
 """A large object comes in parts of this size, several at the same time."""
 _PART_THREADS = 16
 _CHUNK_BYTES = 1 << 20
+_MAX_UPLOAD_PARTS = 9000
+"""Of one object; S3 allows 10,000."""
+_UPLOADS = 4
+"""Parts of one object that are sent at the same time."""
+_UPLOAD_RETRIES = 10
+"""Of each part."""
 _LISTING_CHUNK = 1000
 _MOST_BAD_NAMES = 100
 """Names that are no paths, beyond which a listing fails."""
@@ -44,34 +59,6 @@ _MAX_OBJECTS = 1_000_000
 _BAD_PATH = re.compile(r'Path "(.*?)"(?:: | contained)', re.DOTALL)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """An object of a listing."""
-
-    key: str
-    """Its name below the repository's path."""
-    size_bytes: int
-    identity: str
-    """The same as long as its content is: its ETag, or when it was written where there is none."""
-
-
-class BadKeyError(InferError):
-    """A listing has an object whose name is no path. The library returns nothing of the page that it is on."""
-
-    def __init__(self, message: str, key: str) -> None:
-        super().__init__(ErrorCode.INVALID_ARG, message)
-        self.key = key
-        """The name in the bucket, empty if it is not known."""
-
-
-Version = Mapping[str, str]
-"""What identifies one version of an object for a conditional write."""
-
-
-class ObjectChangedError(Exception):
-    """An object is not what the listing said any more. `str()` names it."""
 
 
 class ObjectStore:
@@ -86,10 +73,14 @@ class ObjectStore:
         first_pause_s: float = _FIRST_PAUSE_S,
         part_bytes: int = _PART_BYTES,
         limit_s: float | None = None,
+        patience_s: float | None = None,
+        write_fixes: Mapping[str, str] = WRITE_FIXES,
     ) -> None:
         """Nothing is connected to yet. `limit_s`: of a request, and of all attempts together.
 
-        Raises InferError(UNSUPPORTED) when the library is not there.
+        `patience_s`: a store that has answered is asked again for so long, instead of `ATTEMPTS` times; long work
+        waits for a store that is busy. `write_fixes`: by scheme, what to do when writing is denied. Raises
+        InferError(UNSUPPORTED) when the library is not there.
         """
         is_installed(url)
         self.url = url
@@ -101,6 +92,9 @@ class ObjectStore:
         self._client: Any = None
         self._is_anonymous = False
         self._usual_limit_s = self._limit_s = limit_s
+        self._patience_s = patience_s
+        self._write_fixes = write_fixes
+        self._has_answered = False
         self.bad_names: dict[str, str] = {}
         """Names that are no paths, directly below the URL, with the errors that were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
@@ -168,7 +162,7 @@ class ObjectStore:
     def top_objects(self) -> list[StoredObject]:
         """Return the objects directly below the URL. Raises InferError."""
         found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
-        return [_stored(meta) for meta in found["objects"] if meta["path"]]
+        return [stored_object(meta) for meta in found["objects"] if meta["path"]]
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
         """Return all objects below the URL, or those whose keys begin with `below` and a slash.
@@ -182,7 +176,7 @@ class ObjectStore:
         found: list[StoredObject] = []
         listing = _library().list(self._connected(), below or None, offset=behind or None, chunk_size=_LISTING_CHUNK)
         for chunk in listing:
-            found += [_stored(meta) for meta in chunk if meta["path"]]
+            found += [stored_object(meta) for meta in chunk if meta["path"]]
             if len(found) > _MAX_OBJECTS:
                 raise invalid_argument(
                     f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket"
@@ -225,7 +219,7 @@ class ObjectStore:
         end = min(start + self._part_bytes, item.size_bytes)
         options: dict[str, Any] = {} if end == item.size_bytes and not start else {"range": (start, end)}
         answer = _library().get(self._connected(), item.key, options=options)
-        identity = _identity(answer.meta)
+        identity = identity_of(answer.meta)
         if identity != item.identity and self._is_gone(item):
             raise ObjectChangedError(self.url.of(item.key))
         offset = start
@@ -238,10 +232,38 @@ class ObjectStore:
             raise ConnectionError(f"{offset - start} bytes came of {end - start}")
         return identity
 
+    def read_range(self, item: StoredObject, start: int, end: int) -> bytes:
+        """Return some of an object's bytes, `start <= end <= item.size_bytes`.
+
+        Raises InferError when they do not come, ObjectChangedError when another has taken its place.
+        """
+        if start == end:
+            return b""
+
+        def get() -> bytes:
+            answer = _library().get(self._connected(), item.key, options={"range": (start, end)})
+            if identity_of(answer.meta) != item.identity and self._is_gone(item):
+                raise ObjectChangedError(self.url.of(item.key))
+            content = bytes(answer.bytes())
+            if len(content) != end - start:
+                raise ConnectionError(f"{len(content)} bytes came of {end - start}")
+            return content
+
+        try:
+            return self._attempt(f"reading {self.url.of(item.key)}", get)
+        except InferError:
+            if self._is_gone(item):
+                raise ObjectChangedError(self.url.of(item.key)) from None
+            raise
+
+    def read_ahead(self, item: StoredObject, start: int, end: int) -> "Future[bytes]":
+        """Begin `read_range` in a thread of this store."""
+        return self._parts.submit(self.read_range, item, start, end)
+
     def _is_gone(self, item: StoredObject) -> bool:
         """Return whether a listing lacks the object. Some stores name content differently in other responses."""
         try:
-            return item not in [_stored(meta) for chunk in self._near(item) for meta in chunk]
+            return item not in [stored_object(meta) for chunk in self._near(item) for meta in chunk]
         except Exception:
             _log.debug("listing %s failed", self.url.of(item.key), exc_info=True)
             return False
@@ -291,12 +313,51 @@ class ObjectStore:
                 put("overwrite")
 
         mode = "create" if replaced is None else replaced or "overwrite"
-        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode), WRITE_FIXES)
+        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode), self._write_fixes)
 
     def move(self, key: str, target: str) -> None:
         """Give an object another name. Raises InferError."""
         action = f"renaming {self.url.of(key)}"
-        self._attempt(action, lambda: _library().rename(self._connected(), key, target), WRITE_FIXES)
+        self._attempt(action, lambda: _library().rename(self._connected(), key, target), self._write_fixes)
+
+    # --- results of long work ---------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> StoredObject | None:
+        """Return an object as it is now; None without it. Raises InferError."""
+
+        def head() -> StoredObject | None:
+            try:
+                meta = _library().head(self._connected(), key)
+            except FileNotFoundError:
+                return None
+            return replace(stored_object(meta), key=key)
+
+        return self._attempt(f"reading {self.url.of(key)}", head)
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write a file as an object, in place of one with its name: at once, also if it goes in many requests.
+
+        Raises InferError.
+        """
+        size = path.stat().st_size
+        part_bytes = max(self._part_bytes, -(-size // _MAX_UPLOAD_PARTS))
+
+        def put() -> None:
+            options: dict[str, Any] = {"use_multipart": size > part_bytes, "chunk_size": part_bytes}
+            _library().put(self._uploading(), key, path, max_concurrency=_UPLOADS, **options)
+
+        self._attempt(f"writing {self.url.of(key)}", put, self._write_fixes)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are not there are no error. Raises InferError."""
+        for start in range(0, len(keys), _LISTING_CHUNK):
+            some = list(keys[start : start + _LISTING_CHUNK])
+            action = f"removing {self.url.of(some[0])}"
+            self._attempt(action, functools.partial(self._delete, some), self._write_fixes)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            _library().delete(self._connected(), keys)
 
     def brief(self) -> "ObjectStore":
         """Return the same objects, for small ones that a caller waits for."""
@@ -322,6 +383,7 @@ class ObjectStore:
             was_anonymous = self._is_anonymous
             try:
                 answer = work()
+                self._has_answered = True
                 self._end_brevity()
                 return answer
             except (InferError, ObjectChangedError):
@@ -336,13 +398,22 @@ class ObjectStore:
                 self._go_on_without_credential()
                 continue
             elapsed_s = time.monotonic() - start_s
-            is_last = attempt == ATTEMPTS or (self._limit_s is not None and elapsed_s >= self._limit_s)
+            self._has_answered |= failure.is_answer
+            is_last = self._is_last(attempt, elapsed_s)
             if failure.kind is not ObjectFailure.PASSING or is_last:
                 raise self._refusal(action, failure, attempt, elapsed_s, fixes[self.url.scheme])
             pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
             _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
             attempt += 1
             time.sleep(pause_s)
+
+    def _is_last(self, attempt: int, elapsed_s: float) -> bool:
+        """Return whether there is no further attempt."""
+        if self._limit_s is not None and elapsed_s >= self._limit_s:
+            return True
+        if self._patience_s is not None and self._has_answered:
+            return elapsed_s >= self._patience_s
+        return attempt >= ATTEMPTS
 
     def _end_brevity(self) -> None:
         """Give requests their usual time from now on, since the store answers."""
@@ -387,6 +458,17 @@ class ObjectStore:
                 )
             return self._client
 
+    def _uploading(self) -> Any:
+        """Return a client that itself repeats a part of an upload, not all parts after an error of one."""
+        return make_client(
+            self.url,
+            self._credential,
+            self._environ,
+            anonymous=self._is_anonymous,
+            limit_s=self._limit_s,
+            retries=_UPLOAD_RETRIES,
+        )
+
 
 def _bad_key(action: str, what: str, key: str) -> BadKeyError:
     return BadKeyError(f"{action} failed: {what} cannot be the path of a file; remove or rename that object", key)
@@ -396,11 +478,3 @@ def _library() -> Any:
     import obstore  # takes a while, and is needed only with a repository in a cloud
 
     return obstore
-
-
-def _stored(meta: Mapping[str, Any]) -> StoredObject:
-    return StoredObject(str(meta["path"]), int(meta["size"]), _identity(meta))
-
-
-def _identity(meta: Mapping[str, Any]) -> str:
-    return str(meta.get("e_tag") or meta.get("last_modified") or "").strip('"')

@@ -37,11 +37,19 @@ WRITE_FIXES = {
 """By scheme: what to do when writing is denied."""
 
 
+JOB_FIXES = {
+    "s3": "allow it s3:PutObject and s3:DeleteObject on the objects whose names begin with that of the output",
+    "gs": "grant it the role Storage Object User on the bucket",
+    "as": "grant it the role Storage Blob Data Contributor on the container",
+}
+"""By scheme: what to do when the output of a job is denied."""
+
+
 def is_installed(url: CloudUrl) -> None:
     """Raises InferError(UNSUPPORTED) when the library that reads object stores is not there."""
     if importlib.util.find_spec("obstore") is None:
         raise unsupported(
-            f"model repository '{url.text}' needs the package obstore, which is not installed: "
+            f"{url.what} '{url.text}' needs the package obstore, which is not installed: "
             f"pip install 'naiad[{_EXTRAS[url.scheme]}]'"
         )
 
@@ -53,17 +61,18 @@ def make_client(
     *,
     anonymous: bool,
     limit_s: float | None = None,
+    retries: int = 0,
 ) -> Any:
     """Return the client for a URL; no request is made. Raises InferError for a credential that cannot be used.
 
-    `limit_s`: a request ends after this, however slowly a store answers.
+    `limit_s`: a request ends after this, however slowly a store answers. `retries`: of a request, by the client.
     """
     limit_s = limit_s or _REQUEST_TIMEOUT_S
     stores = importlib.import_module("obstore.store")
     arguments: dict[str, Any] = {
         "prefix": url.prefix or None,
-        # The caller counts attempts, so that the log has each of them.
-        "retry_config": {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=limit_s)},
+        # The caller usually counts attempts, so that the log has each of them.
+        "retry_config": {"max_retries": retries, "retry_timeout": datetime.timedelta(seconds=limit_s)},
     }
     settings, endpoint = _SETTINGS[url.scheme](url, credential, environ)
     arguments |= settings
@@ -133,10 +142,12 @@ def _gs(url: CloudUrl, credential: Credential, environ: Mapping[str, str]) -> tu
     if emulator:
         emulator = (emulator if "://" in emulator else f"http://{emulator}").rstrip("/")
         # An emulator knows no credentials, and asking the machine for its identity takes seconds where it has none.
-        config |= {"base_url": emulator, "skip_signature": True}
-    elif credential.path:
+        # For a write obstore does so even if it skips signatures.
+        config["base_url"] = emulator
+        return {"config": config, "credential_provider": lambda: {"token": "emulator", "expires_at": None}}, emulator
+    if credential.path:
         config["application_credentials"] = credential.path
-    return {"config": config}, emulator
+    return {"config": config}, ""
 
 
 def _as(url: CloudUrl, credential: Credential, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from naiad.core.errors import ErrorCode
 from naiad.core.model import ModelMetadata
 from naiad.tools.predict.files.row_reader import FileSpan
+from naiad.tools.predict.stored_output.segment import SegmentFolder
 
 TARGET_S = 1.0
 """The work of a part: what is repeated when its worker is killed."""
@@ -24,6 +25,8 @@ class JobPart:
     span: FileSpan
     row: int
     """Number of its first row among all rows of the job."""
+    segments: SegmentFolder | None = None
+    """Where the worker stores the rows; None if it returns them."""
 
 
 @dataclass(frozen=True, slots=True)

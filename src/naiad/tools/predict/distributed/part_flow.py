@@ -3,7 +3,8 @@
 Theory of operation. Only this process writes: parts that have been executed are appended to the output in the order
 of the input, and the checkpoint of a local run records them. So a part may be executed any number of times, by
 workers that are killed or that are only believed to be gone, and its rows are in the output once. A killed job
-repeats at most the parts that were executed and not appended, and a run without workers may continue it.
+repeats at most the parts that were executed and not appended, and a run without workers may continue it. Where the
+output is in an object store, workers store the rows of their parts there, and this process appends their names.
 
 A part whose worker ends, or that fails otherwise, is executed again. After `MAX_TRIES` its rows have failed, with the
 reason, and the job goes on.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from naiad.tools.predict.distributed.part import JobPart, PartSize
 from naiad.tools.predict.distributed.worker_pool import ExecutedPart, PartFailedError, WorkerPool
 from naiad.tools.predict.files.row_reader import Reader
-from naiad.tools.predict.job_output import Output
+from naiad.tools.predict.job_output import RowOutput
 from naiad.tools.predict.row_flow import RowCount, in_thread
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.sources.folder import FILE_KEY
@@ -34,7 +35,7 @@ class PartFlow:
         self,
         reader: Reader,
         pool: WorkerPool,
-        output: Output,
+        output: RowOutput,
         count: RowCount,
         rows_per_request: int,
         keys: Sequence[str],
@@ -62,7 +63,7 @@ class PartFlow:
             span = await in_thread(self._reader.pass_over, self._size.rows)
             if span is None:
                 break
-            planned = _Planned(JobPart(span, row))
+            planned = _Planned(JobPart(span, row, self._output.segments))
             row += span.count
             planned.task = tasks.create_task(self._execute(planned))
             self._queue.put_nowait(planned)

@@ -2,6 +2,7 @@
 
 A worker reads the rows of a part itself, executes them as a local run does, and returns what a local run would have
 added to its files. It writes no file that outlives a part, so a part that is executed twice leaves nothing behind.
+Where the output is in an object store, it stores that as a segment instead, of which the output takes one.
 """
 
 import contextlib
@@ -20,11 +21,12 @@ from naiad.tools.predict.files.row_writer import RowWriter, WrittenRows
 from naiad.tools.predict.job_signature import RowSignature, read_signature
 from naiad.tools.predict.model_host import ModelEndpoint, open_endpoint
 from naiad.tools.predict.prediction_job import PredictJob
-from naiad.tools.predict.row_flow import Pipeline, first_error
+from naiad.tools.predict.row_flow import Pipeline, first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sinks.sink import Layout
+from naiad.tools.predict.stored_output.segment import Segment
 
 
 class PartWorker:
@@ -54,8 +56,8 @@ class PartWorker:
         # In the order of its names: workers compare it, and maps have another order in each process.
         return OpenedModel(metadata, config.SerializeToString(deterministic=True), __version__, socket.gethostname())
 
-    async def execute(self, part: JobPart) -> tuple[PartOutcome | WorkerProblem, WrittenRows | None]:
-        """Execute a part; return what came of it, and its rows."""
+    async def execute(self, part: JobPart) -> tuple[PartOutcome | WorkerProblem, WrittenRows | Segment | None]:
+        """Execute a part; return what came of it, and its rows, or where they are."""
         try:
             with own_directory("part") as folder:
                 return await self._execute(part, folder)
@@ -68,7 +70,7 @@ class PartWorker:
         """Unload the model."""
         await self._stack.aclose()
 
-    async def _execute(self, part: JobPart, folder: Path) -> tuple[PartOutcome, WrittenRows]:
+    async def _execute(self, part: JobPart, folder: Path) -> tuple[PartOutcome, WrittenRows | Segment]:
         begin_s = time.monotonic()
         layout = Layout(self._keys, self._signature.outputs)
         reader = _PartReader(part, self._job, self._signature)
@@ -82,11 +84,12 @@ class PartWorker:
                 writer.writer.close()
         finally:
             reader.close()
+        rows: WrittenRows | Segment = written
+        if part.segments is not None:
+            rows = await in_thread(part.segments.put, part.row, written)
         seconds = time.monotonic() - begin_s
-        return (
-            PartOutcome(written.rows, written.failed_rows, writer.last_reason, seconds, writer.size_bytes),
-            written,
-        )
+        outcome = PartOutcome(written.rows, written.failed_rows, writer.last_reason, seconds, writer.size_bytes)
+        return outcome, rows
 
 
 class _PartReader:

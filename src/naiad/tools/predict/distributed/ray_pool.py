@@ -25,6 +25,7 @@ from naiad.tools.predict.distributed.worker_pool import PartFailedError, WorkerL
 from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.row_flow import first_error, in_thread
+from naiad.tools.predict.stored_output.segment import Segment
 
 _PARTS_PER_WORKER = 2
 _PARTS_AHEAD = 4
@@ -236,9 +237,9 @@ class _RayPart:
         self._rows = rows
         self.outcome = outcome
 
-    async def fetch(self) -> WrittenRows:
-        """Return the rows. Raises WorkerLostError if their machine is gone."""
-        written: WrittenRows = await _value(self._ray, self._rows)
+    async def fetch(self) -> WrittenRows | Segment:
+        """Return the rows, or where they are. Raises WorkerLostError if their machine is gone."""
+        written: WrittenRows | Segment = await _value(self._ray, self._rows)
         return written
 
 

@@ -9,6 +9,7 @@ from naiad.core.model import ModelMetadata
 from naiad.tools.predict.distributed.part import JobPart, OpenedModel, PartOutcome, WorkerProblem
 from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.row_requests import FATAL
+from naiad.tools.predict.stored_output.segment import Segment
 
 
 class PartFailedError(Exception):
@@ -26,8 +27,8 @@ class ExecutedPart(Protocol):
     def outcome(self) -> PartOutcome:
         """What came of it."""
 
-    async def fetch(self) -> WrittenRows:
-        """Return the rows. Raises WorkerLostError if they are gone."""
+    async def fetch(self) -> WrittenRows | Segment:
+        """Return the rows, or where they are. Raises WorkerLostError if they are gone."""
 
 
 class WorkerPool(ABC):

@@ -8,52 +8,87 @@ from pathlib import Path
 from naiad.core.errors import invalid_argument, not_found
 from naiad.tools.predict.files.row_formats import has_rows, open_row_file
 from naiad.tools.predict.job_signature import RowSignature
-from naiad.tools.predict.prediction_job import PredictJob
+from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
 from naiad.tools.predict.sources.folder import FolderSource
 from naiad.tools.predict.sources.row_source import RowSource
+from naiad.tools.predict.stores.object_path import FilePath, FolderPath, ObjectFolder, ObjectPath
+from naiad.tools.predict.stores.object_patterns import find_objects
+from naiad.tools.predict.stores.store_place import is_store_url
 
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
     """A file with rows, or files that are rows."""
 
-    path: Path
+    path: FilePath | FolderPath
     """The file; the folder of files that are rows."""
-    rows: Sequence[Path] = ()
+    rows: Sequence[FilePath] = ()
     """Files that are rows; empty for a file with rows."""
 
     @property
-    def all(self) -> Sequence[Path]:
+    def all(self) -> Sequence[FilePath]:
         """All files that are read."""
-        return self.rows or (self.path,)
+        return self.rows or ([] if isinstance(self.path, ObjectFolder) else [self.path])
 
 
-def find_files(inputs: Iterable[str], written: Collection[Path]) -> list[InputFiles]:
-    """Return the files of paths, patterns and folders.
+class WrittenFiles:
+    """The files that a job writes, which it does not read."""
+
+    def __init__(self, written: Collection[Path | str]) -> None:
+        """A `str` is the URL of an object."""
+        self._urls = {each for each in written if isinstance(each, str)}
+        self._paths = {each.resolve() for each in written if isinstance(each, Path)}
+
+    def has(self, file: FilePath) -> bool:
+        """Return whether a file is one of them, or below the folder of one that is not complete."""
+        if isinstance(file, Path):
+            path = file.resolve()
+            return path in self._paths or any(f"{each}.partial" in map(str, path.parents) for each in self._paths)
+        url = str(file)
+        return url in self._urls or any(url.startswith(f"{each}.partial/") for each in self._urls)
+
+
+def find_files(
+    inputs: Iterable[str], written: Collection[Path | str], patience_s: float = DEFAULT_TIMEOUT_S
+) -> list[InputFiles]:
+    """Return the files of paths, patterns, folders and URLs; `patience_s` is for stores that are busy.
 
     `written` are the files that the job writes: patterns and folders do not include them, so that the same command
     finds the same files again. Raises InferError if a file does not exist, or is one of `written`.
     """
-    ours = {path.resolve() for path in written}
+    ours = WrittenFiles(written)
     found: list[InputFiles] = []
     for text in inputs:
-        path = Path(text)
-        if path.is_dir():
-            found.append(InputFiles(path, _files_of(path, ours)))
-        elif path.exists():
-            if path.resolve() in ours:
-                raise invalid_argument(f"--input {text} is a file that the job writes; choose another output")
-            found += _grouped([path])
-        elif glob.has_magic(text):
-            matches = sorted(Path(each) for each in glob.glob(text, recursive=True))
-            matches = [each for each in matches if each.is_file() and each.resolve() not in ours]
-            if not matches:
-                raise not_found(f"--input {text}: no file has a name of this pattern")
-            found += _grouped(matches)
-        else:
-            raise not_found(f"--input {text}: no such file or folder")
+        found += _in_store(text, ours, patience_s) if is_store_url(text) else _on_disk(text, ours)
     _check_kinds(found)
     return found
+
+
+def _on_disk(text: str, ours: WrittenFiles) -> list[InputFiles]:
+    path = Path(text)
+    if path.is_dir():
+        return [InputFiles(path, _files_of(path, ours))]
+    if path.exists():
+        if ours.has(path):
+            raise invalid_argument(f"--input {text} is a file that the job writes; choose another output")
+        return _grouped([path])
+    if not glob.has_magic(text):
+        raise not_found(f"--input {text}: no such file or folder")
+    matches = sorted(Path(each) for each in glob.glob(text, recursive=True))
+    files: list[FilePath] = [each for each in matches if each.is_file() and not ours.has(each)]
+    if not files:
+        raise not_found(f"--input {text}: no file has a name of this pattern")
+    return _grouped(files)
+
+
+def _in_store(text: str, ours: WrittenFiles, patience_s: float) -> list[InputFiles]:
+    folder, objects = find_objects(text, patience_s)
+    files: list[FilePath] = [each for each in objects if not ours.has(each)]
+    if objects and not files and not glob.has_magic(text):
+        raise invalid_argument(f"--input {text} is an object that the job writes; choose another output")
+    if not files:
+        raise not_found(f"--input {text}: no object has a name of this pattern")
+    return _grouped(files) if folder is None else [InputFiles(folder, files)]
 
 
 def _check_kinds(found: Sequence[InputFiles]) -> None:
@@ -66,15 +101,15 @@ def _check_kinds(found: Sequence[InputFiles]) -> None:
         )
 
 
-def _files_of(folder: Path, ours: Collection[Path]) -> list[Path]:
-    files = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
-    files = [each for each in files if each.resolve() not in ours]
+def _files_of(folder: Path, ours: WrittenFiles) -> list[FilePath]:
+    names = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
+    files: list[FilePath] = [each for each in names if not ours.has(each)]
     if not files:
         raise not_found(f"--input {folder}: the folder has no files")
     return files
 
 
-def _grouped(files: Sequence[Path]) -> list[InputFiles]:
+def _grouped(files: Sequence[FilePath]) -> list[InputFiles]:
     """Return files with rows, and, together, files of other formats, which are rows."""
     rows = [each for each in files if not has_rows(each)]
     found = [InputFiles(each) for each in files if has_rows(each)]
@@ -84,5 +119,7 @@ def _grouped(files: Sequence[Path]) -> list[InputFiles]:
 def open_source(files: InputFiles, job: PredictJob, signature: RowSignature) -> RowSource:
     """Return a source, whose head has been checked. Raises InferError and OSError."""
     if files.rows:
+        assert not isinstance(files.path, ObjectPath)
         return FolderSource(files.path, files.rows, job, signature)
+    assert not isinstance(files.path, ObjectFolder)
     return open_row_file(files.path, job, signature)

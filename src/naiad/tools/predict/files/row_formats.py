@@ -18,8 +18,9 @@ from naiad.tools.predict.sources.json_lines import JsonLinesSource
 from naiad.tools.predict.sources.numpy_files import NumpySource
 from naiad.tools.predict.sources.parquet import ParquetSource
 from naiad.tools.predict.sources.row_source import RowSource
+from naiad.tools.predict.stores.object_path import FilePath
 
-OpenSource: TypeAlias = Callable[[Path, PredictJob, RowSignature], RowSource]
+OpenSource: TypeAlias = Callable[[FilePath, PredictJob, RowSignature], RowSource]
 OpenSink: TypeAlias = Callable[[Path, Mapping[str, int], Layout], Sink]
 
 
@@ -47,12 +48,12 @@ _SINKS = {suffix: each.sink for suffix, each in FORMATS.items() if each.sink is 
 INPUT_SUFFIXES, OUTPUT_SUFFIXES = tuple(_SOURCES), tuple(_SINKS)
 
 
-def has_rows(file: Path) -> bool:
+def has_rows(file: FilePath) -> bool:
     """Return whether the name of an input says that it has rows; other files are a row each."""
     return file.suffix.lower() in _SOURCES
 
 
-def open_row_file(path: Path, job: PredictJob, signature: RowSignature) -> RowSource:
+def open_row_file(path: FilePath, job: PredictJob, signature: RowSignature) -> RowSource:
     """Return the source of a file that has rows, its head checked. Raises InferError and OSError."""
     return _SOURCES[path.suffix.lower()](path, job, signature)
 

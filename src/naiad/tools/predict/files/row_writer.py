@@ -63,6 +63,11 @@ class RowWriter:
         self.is_whole = True
         return _size(block), reasons
 
+    @property
+    def grown_bytes(self) -> int:
+        """Size of what was written since the writer was made."""
+        return sum(part.size - self._first_sizes[part.name] for part in self._parts)
+
     def extend(self, written: WrittenRows) -> None:
         """Append what another writer has written for the next rows."""
         self.is_whole = False
@@ -106,7 +111,7 @@ def _rejection(chunk: Chunk, first: int, offset: int) -> bytes:
 
 def _file_of(chunk: Chunk, offset: int) -> str:
     """Return the file of a row, which for a folder is the row itself."""
-    return str(Path(chunk.file) / str(chunk.keys[FILE_KEY][offset])) if chunk.files_are_rows else chunk.file
+    return f"{chunk.file}/{chunk.keys[FILE_KEY][offset]}" if chunk.files_are_rows else chunk.file
 
 
 def _size(block: OutputBlock) -> int:

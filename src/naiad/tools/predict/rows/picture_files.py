@@ -1,19 +1,20 @@
 """Files of pictures that rows name."""
 
-from pathlib import Path
-
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.protocol.pictures import MAX_FILE_BYTES
+from naiad.tools.predict.stores.object_path import FolderPath, ObjectFolder
 
 
 class PictureFiles:
     """Reads files whose names are relative to one folder, with the rights of the process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: FolderPath) -> None:
         self._folder = folder
 
     def read(self, name: str) -> bytes:
         """Return a file's content. Raises InferError(INVALID_ARG) for one that cannot be read or is too large."""
+        if isinstance(self._folder, ObjectFolder):
+            return self._folder.read(name, MAX_FILE_BYTES)
         path = self._folder / name
         try:
             if not path.is_file():

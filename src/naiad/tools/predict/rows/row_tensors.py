@@ -18,6 +18,7 @@ from naiad.core.tensor import Array, Shape
 from naiad.protocol.pictures import PictureReader
 from naiad.tools.predict.rows.chunk import ABSENT, Chunk, Column, FileRows, Group
 from naiad.tools.predict.rows.picture_files import PictureFiles
+from naiad.tools.predict.stores.object_path import FolderPath
 from naiad.tools.values.conversion import array_of_array, array_of_raw, array_of_values, strings
 from naiad.tools.values.json_values import decoded, kind_of, read_shape
 from naiad.tools.values.tensor import InputError, ModelTensor
@@ -43,7 +44,10 @@ class _Converted:
 
 
 def to_chunk(
-    rows: FileRows, inputs: Mapping[str, ModelTensor], pictures: PictureReader | None = None, folder: Path = Path()
+    rows: FileRows,
+    inputs: Mapping[str, ModelTensor],
+    pictures: PictureReader | None = None,
+    folder: FolderPath = Path(),
 ) -> Chunk:
     """Return rows as tensors; names of picture files are relative to `folder`."""
     failures = dict(rows.failures)

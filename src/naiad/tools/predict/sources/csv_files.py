@@ -4,7 +4,6 @@ import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
 from naiad.tools.predict.sources.csv_numbers import BLANK_LINES, plain_lines, read_floats, split_cells
 from naiad.tools.predict.sources.row_source import element_count, plan_columns, unreadable
+from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.values.conversion import is_float
 from naiad.tools.values.json_values import parse_text
 from naiad.tools.values.tensor import InputError, ModelTensor
@@ -30,7 +30,7 @@ _Block: TypeAlias = tuple[int, Mapping[str, Array], Mapping[str, Sequence[str]]]
 class CsvSource:
     """One file, UTF-8. A cell is a value, or a list in JSON for an input with several elements."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
+    def __init__(self, path: FilePath, job: PredictJob, signature: RowSignature) -> None:
         """Read the header. Raises OSError, and InferError if an input or key has no column."""
         self.path = path
         self.total_bytes = path.stat().st_size
@@ -229,7 +229,7 @@ class CsvSource:
                 return f"expected {self._width} cells, as in the header, got {len(cells)}"
 
 
-def _open_text(path: Path, position: int) -> TextIOWrapper:
+def _open_text(path: FilePath, position: int) -> TextIOWrapper:
     """Return the text of a file from a byte on. Bytes that are no UTF-8 reach the model unchanged."""
     file = path.open("rb")
     file.seek(position)

@@ -1,7 +1,6 @@
 """Files that are rows themselves, such as pictures: the bytes of each are the value of the only input."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
 from naiad.tools.predict.sources.row_source import single_input
+from naiad.tools.predict.stores.object_path import FilePath, FolderPath
 
 MAX_FILE_BYTES = 256 << 20
 """A larger file is a failed row."""
@@ -22,7 +22,7 @@ FILE_KEY = "file"
 class FolderSource:
     """Files with a row each, in the given order."""
 
-    def __init__(self, path: Path, files: Sequence[Path], job: PredictJob, signature: RowSignature) -> None:
+    def __init__(self, path: FolderPath, files: Sequence[FilePath], job: PredictJob, signature: RowSignature) -> None:
         """Raises InferError if the model has several inputs, or one of numbers, or for keys."""
         self.note = ""
         self.path = path
@@ -85,7 +85,7 @@ class FolderSource:
     def close(self) -> None:
         """No file stays open."""
 
-    def _content(self, file: Path) -> Any:
+    def _content(self, file: FilePath) -> Any:
         size = file.stat().st_size
         self._done += size
         if size > MAX_FILE_BYTES:

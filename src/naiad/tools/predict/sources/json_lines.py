@@ -1,7 +1,6 @@
 """Rows of `.jsonl` files: an object on each line, with a member for each input."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import InferError
@@ -9,6 +8,7 @@ from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import FileRows
 from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
+from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.values.tensor import InputError
 
 MAX_LINE_BYTES = 64 << 20
@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 64 << 20
 class JsonLinesSource:
     """One file. Members that no input and no key needs are ignored; empty lines are no rows."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
+    def __init__(self, path: FilePath, job: PredictJob, signature: RowSignature) -> None:
         """Raises OSError."""
         self.path = path
         self._records = RecordColumns(job, signature)

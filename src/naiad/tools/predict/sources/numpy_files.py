@@ -4,7 +4,6 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from naiad.tools.predict.sources.row_source import (
     single_input,
     unreadable,
 )
+from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.values.conversion import array_of_array
 from naiad.tools.values.tensor import InputError, ModelTensor
 
@@ -75,7 +75,7 @@ class _ArrayStream:
 class NumpySource:
     """An `.npy` file for a model with one input, or an `.npz` file with an array for each."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
+    def __init__(self, path: FilePath, job: PredictJob, signature: RowSignature) -> None:
         """Check datatypes and shapes of all arrays. Raises InferError and OSError."""
         self.path = path
         self._archive: zipfile.ZipFile | None = None

@@ -14,12 +14,13 @@ from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
 from naiad.tools.predict.sources.row_source import element_count, plan_columns, unreadable
+from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.values.tensor import ModelTensor
 
 _BATCH_ROWS = 4096
 
 
-def pyarrow(path: Path) -> Any:
+def pyarrow(path: FilePath) -> Any:
     """Return the package. Raises InferError(UNSUPPORTED) with the command that installs it."""
     try:
         import pyarrow as package
@@ -32,7 +33,7 @@ def pyarrow(path: Path) -> Any:
 class ParquetSource:
     """One file. A null is a value that is missing in its row."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
+    def __init__(self, path: FilePath, job: PredictJob, signature: RowSignature) -> None:
         """Read the schema. Raises OSError, and InferError if an input or key has no column."""
         self.path = path
         self._arrow = pyarrow(path)
@@ -107,7 +108,7 @@ class ParquetSource:
         from pyarrow import parquet
 
         try:
-            return parquet.ParquetFile(self.path)
+            return parquet.ParquetFile(self.path if isinstance(self.path, Path) else self.path.open("rb"))
         except (self._arrow.ArrowException, ValueError) as error:
             raise unreadable(self.path, "a .parquet file", error) from None
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, Column, FileRows
 from naiad.tools.predict.rows.row_tensors import names_of
+from naiad.tools.predict.stores.object_path import FilePath, FolderPath
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 
@@ -24,10 +24,13 @@ class RowSource(Protocol):
     Making one checks what the head of the file shows, and raises InferError if no row could fit the model.
     """
 
-    path: Path
     total_bytes: int
     note: str
     """How columns became inputs where names say nothing; "" if they do."""
+
+    @property
+    def path(self) -> FilePath | FolderPath:
+        """What is read."""
 
     @property
     def done_bytes(self) -> int:
@@ -127,7 +130,7 @@ def named_columns(job: PredictJob, signature: RowSignature) -> dict[str, list[st
     return {name: given.get(name, [name]) for name in signature.inputs}
 
 
-def plan_columns(job: PredictJob, signature: RowSignature, path: Path, columns: Sequence[str]) -> ColumnPlan:
+def plan_columns(job: PredictJob, signature: RowSignature, path: FilePath, columns: Sequence[str]) -> ColumnPlan:
     """Return the plan for a file with these columns. Raises InferError if an input or a key has none.
 
     An input without a column of its name has `NAME_0`, `NAME_1` and so on. The only input of a model has the columns
@@ -162,7 +165,7 @@ def plan_columns(job: PredictJob, signature: RowSignature, path: Path, columns: 
     return plan
 
 
-def order_note(path: Path, name: str, columns: Sequence[str]) -> str:
+def order_note(path: FilePath, name: str, columns: Sequence[str]) -> str:
     """Return the note about columns that are taken in their order, because the model or the file has no names."""
     return f"{path}: the input '{name}' has no columns by name; it takes them in this order: {names_of(columns)}"
 
@@ -177,7 +180,7 @@ def _codes(features: Features, inputs: Mapping[str, Sequence[str]]) -> dict[str,
     }
 
 
-def check_keys(keys: Sequence[str], path: Path, columns: Sequence[str]) -> None:
+def check_keys(keys: Sequence[str], path: FilePath, columns: Sequence[str]) -> None:
     """Raise InferError unless a file has all columns that the output repeats."""
     for key in keys:
         if key not in columns:
@@ -202,7 +205,7 @@ def _is_only(signature: RowSignature, name: str) -> bool:
     return [each.name for each in signature.required] == [name]
 
 
-def _by_features(signature: RowSignature, job: PredictJob, path: Path, columns: Sequence[str]) -> Sequence[str]:
+def _by_features(signature: RowSignature, job: PredictJob, path: FilePath, columns: Sequence[str]) -> Sequence[str]:
     """Return the columns of the only input: by the names that the model has, otherwise all that are no keys.
 
     Raises InferError with both lists for a file that lacks columns of the model.
@@ -230,7 +233,7 @@ def element_count(tensor: ModelTensor) -> int:
     return count
 
 
-def single_input(signature: RowSignature, path: Path, kind: str) -> ModelTensor:
+def single_input(signature: RowSignature, path: FilePath | FolderPath, kind: str) -> ModelTensor:
     """Return the only input that a row needs. Raises InferError for a model with several."""
     if len(signature.required) != 1:
         raise invalid_argument(
@@ -240,11 +243,11 @@ def single_input(signature: RowSignature, path: Path, kind: str) -> ModelTensor:
     return signature.required[0]
 
 
-def as_infer_error(path: Path, error: InputError | Exception) -> InferError:
+def as_infer_error(path: FilePath, error: InputError | Exception) -> InferError:
     """Return an error about a whole file."""
     return invalid_argument(f"{path}: {error}")
 
 
-def unreadable(path: Path, what: str, error: Any) -> InferError:
+def unreadable(path: FilePath, what: str, error: Any) -> InferError:
     """Return the error for a file that has another format than its name says."""
     return invalid_argument(f"{path}: not readable as {what}: {error}")

