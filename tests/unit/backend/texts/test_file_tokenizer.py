@@ -19,7 +19,7 @@ def test_special_tokens_count_and_padding_does_not(path: Path) -> None:
     assert FileTokenizer(path).count(["cats purr", "dogs", ""]) == 4 + 3 + 2
 
 
-def test_more_texts_than_are_cut_at_once_all_count(path: Path) -> None:
+def test_many_texts_all_count(path: Path) -> None:
     assert FileTokenizer(path).count(["cats"] * 100) == 300
 
 
