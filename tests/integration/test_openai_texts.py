@@ -10,7 +10,7 @@ import pytest
 
 from support.model_repository import write_model
 from support.server_process import ServerProcess, serving
-from support.text_models import MAX_TOKENS, WORDS, write_cross_encoder, write_encoder
+from support.text_models import MAX_TOKENS, WORDS, write_cross_encoder, write_encoder, write_word_counts
 
 TEXT_BACKEND = 'backend: "onnx_text"\n'
 COSINE = 'parameters { key: "openai" value { string_value: "embedding,output=embedding,rerank=cosine" } }\n'
@@ -25,6 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         write_encoder(repository / name / "1", pooling="cls_token" if name == "first" else "mean_tokens")
     write_model(repository, "judge", TEXT_BACKEND, {})
     write_cross_encoder(repository / "judge" / "1")
+    write_word_counts(repository)
     with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}") as running:
         yield running
 
@@ -51,7 +52,9 @@ def vector(*words: str) -> np.ndarray:
 
 
 def test_models_are_listed_without_a_parameter(client):
-    assert [each.id for each in client.models.list()] == ["first", "judge", "near", "words"]
+    assert [each.id for each in client.models.list()] == sorted(
+        ["counts", "ensemble_counted", "ensemble_masked", "ensemble_silent", "first", "judge", "near", "words"]
+    )
 
 
 def test_vectors_are_pooled_and_normalised(client):
@@ -93,6 +96,19 @@ def test_dimensions_and_base64(client, raw):
     assert caught.value.param == "dimensions"
 
 
+@pytest.mark.parametrize("model", ["counts", "ensemble_counted", "ensemble_masked"])
+def test_usage_of_any_backend_is_right(client, model):
+    # More than a batch: 1 + 2 + ... + 9 words, and two more tokens for each text.
+    found = client.embeddings.create(model=model, input=[" ".join(["cats"] * number) for number in range(1, 10)])
+    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (45 + 18, 63)
+
+
+def test_usage_is_null_where_no_tokens_are_counted(raw):
+    body = raw.post("/v1/embeddings", json={"model": "ensemble_silent", "input": "cats"}).json()
+    assert body["usage"] is None
+    assert rerank(raw, "ensemble_silent").json()["usage"] is None
+
+
 # --- reranking ------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +124,12 @@ def test_cross_encoder_orders_documents(raw):
     np.testing.assert_allclose(scores, 1 / (1 + np.exp([-1.0, -1.0, 1.0, 1.0])), atol=1e-6)
     assert found["usage"]["total_tokens"] == 4 * 7
     assert "document" not in rerank(raw, "judge", top_n=1).json()["results"][0]
+
+
+@pytest.mark.parametrize("model", ["counts", "ensemble_counted"])
+def test_usage_of_reranking_counts_query_and_documents(raw, model):
+    # "cats purr" once, and four documents of two words, each with two more tokens.
+    assert rerank(raw, model).json()["usage"] == {"prompt_tokens": 5 * 4, "total_tokens": 20}
 
 
 def test_vectors_are_compared_where_the_owner_allows_it(raw):

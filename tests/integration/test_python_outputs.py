@@ -1,5 +1,6 @@
 """Python models whose answers are not what their configurations say, with a real server and stock tritonclient."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     strict = 'parameters { key: "strict_outputs" value: { string_value: "true" } }'
     write_outputs(repository, "strict", INTEGERS, strict)
     write_outputs(repository, "same", "IN")
+    write_outputs(repository, "half", "np.array([['a', 'b\\ud800' if IN[0, 0] > 1 else 'c']], object)")
     reshapes = ("reshape { shape: [ 1, 2 ] }", "reshape { shape: [ 2, 1 ] }")
     write_outputs(repository, "reshaped", "np.array([[[IN.ndim], [IN.shape[1]]]], np.float32)", reshapes=reshapes)
     write_model(repository, "direct", ENSEMBLE.replace("STEPS", STEP % ("integers", "IN", "OUT")), {"1/empty": ""})
@@ -97,6 +99,24 @@ def test_one_warning_per_version_and_output(transport, server):
 def test_strict_outputs_are_refused(transport):
     with pytest.raises(Exception, match="answered output 'OUT' with datatype INT64, but its configuration says FP32"):
         ask(transport, "strict")
+
+
+HALF = (
+    r"output 'OUT' of model 'half' has half of a surrogate pair \(U\+D800, at character 1 of element 1\), which "
+    r"UTF-8 does not have; encode the text with text\.encode\('utf-8', 'replace'\)"
+)
+
+
+def test_half_of_a_surrogate_pair_names_the_output(transport, server):
+    values = np.array([[2, 2]], np.float32)
+    with pytest.raises(Exception, match=HALF):
+        transport.infer("half", {"IN": values})
+    body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [2, 2]}]}
+    for path, request in (("infer", body), ("generate", {"IN": [2, 2]})):
+        response = server.post(f"/v2/models/half/{path}", request)
+        assert response.status == 500
+        assert re.search(HALF, response.json["error"])
+    assert transport.infer("half", {"IN": values / 2})["OUT"].tolist() == [[b"a", b"c"]]
 
 
 def test_reshape_applies_to_inputs_and_outputs(transport):

@@ -10,7 +10,7 @@ that follow a ragged input are cut by its shapes:
 """
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +33,7 @@ from naiad.core.device_tensor import Device, DeviceTensor, in_host_memory
 from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_buffer
+from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, text_problem, to_buffer
 
 MAX_PLANS = 512
 """Combinations of request header and batch size that an assembler remembers."""
@@ -207,7 +207,10 @@ class BatchAssembler:
             shapes = dtypes = []
         if shapes != plan.shapes or dtypes != plan.dtypes:
             tensors = self.learn_outputs(plan, tensors)
-        return self.split(plan, tensors)
+        try:
+            return self.split(plan, tensors)
+        except UnicodeEncodeError:
+            raise self._wrong_text(plan.layout.outputs, tensors) from None
 
     def split(self, plan: BatchPlan, arrays: Sequence[Array]) -> list[InferResponse]:
         """Return one response per request from outputs that the plan has learned."""
@@ -325,8 +328,14 @@ class BatchAssembler:
         parts = {
             output.name: self._cut(output, array, layouts) for output, array in zip(plan.outputs, arrays, strict=True)
         }
+        try:
+            return self._mixed_responses(plan, parts)
+        except UnicodeEncodeError:
+            raise self._wrong_text(plan.outputs, arrays) from None
+
+    def _mixed_responses(self, plan: MixedPlan, parts: Mapping[str, Sequence[Any]]) -> list[InferResponse]:
         responses: list[InferResponse] = []
-        for index, layout in enumerate(layouts):
+        for index, layout in enumerate(plan.layouts):
             own = [parts[output.name][index] for output in layout.outputs]
             if plan.is_on_device:
                 header = self._response_header(layout, [tuple(part.shape) for part in own])
@@ -429,6 +438,14 @@ class BatchAssembler:
         return internal(
             f"model '{self._name}' did not return one array for each of the outputs asked for, but [{kinds}]"
         )
+
+    def _wrong_text(self, outputs: Sequence[TensorConfig], arrays: Sequence[Any]) -> InferError:
+        """Return the error of the first output with text that UTF-8 does not have."""
+        for output, array in zip(outputs, arrays, strict=True):
+            problem = text_problem(array) if isinstance(array, _ndarray) else ""
+            if problem:
+                return internal(f"output '{output.name}' of model '{self._name}' {problem}")
+        return internal(f"model '{self._name}' has returned text that UTF-8 does not have")
 
     def _wrong_rows(self, name: str, shape: Shape, rows: int) -> InferError:
         reason = (

@@ -12,7 +12,7 @@ from naiad.bind.results import wrong_array
 from naiad.core.datatype import DataType, conversion_hint, from_numpy
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Array, Buffer, TensorSpec, to_buffer
+from naiad.core.tensor import Array, Buffer, TensorSpec, text_problem, to_buffer
 
 MAX_HEADERS = 512
 """Combinations of outputs that are remembered."""
@@ -112,7 +112,10 @@ class ModelResponseEncoder:
         if spec.datatype is DataType.BYTES:
             if array.dtype.kind in "OT":
                 self._check_elements(spec.name, array)
-            return to_buffer(array)
+            try:
+                return to_buffer(array)
+            except UnicodeEncodeError:
+                raise self._invalid(spec.name, text_problem(array)) from None
         if array.nbytes <= _SMALL_BYTES and array.dtype.byteorder != ">":
             return array.tobytes()
         return to_buffer(np.array(array, dtype=spec.datatype.numpy, order="C"))

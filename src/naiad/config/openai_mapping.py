@@ -7,11 +7,12 @@ The first word is the task. `protocol.openai` makes tensors of requests, and tex
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from naiad.config.forms.findings import Findings
-from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput
-from naiad.core.errors import excerpt, invalid_argument
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+from naiad.core.errors import InferError, excerpt, invalid_argument
 
 OPENAI = "openai"
 TASKS = ("chat", "completion", "embedding", "rerank")
@@ -19,7 +20,7 @@ TEMPLATES = ("chatml", "gemma", "json", "llama3", "mistral", "plain")
 """`json` passes the list of messages as a JSON text: the model applies its own template."""
 EXPECTED = (
     "chat|completion|embedding|rerank[,template=NAME][,input=NAME][,messages=NAME][,documents=NAME][,output=NAME][,max_tokens=NUMBER]"
-    "[,prompt_tokens=NAME][,completion_tokens=NAME][,finish_reason=NAME][,rerank=cosine]"
+    "[,prompt_tokens=NAME|,tokenizer=FILE][,completion_tokens=NAME][,finish_reason=NAME][,rerank=cosine]"
 )
 TEXT_BACKENDS = frozenset({"huggingface", "onnx_text"})
 """Backends of encoders, whose tensors have known names."""
@@ -60,7 +61,7 @@ _EXTRA_TENSORS = frozenset({"messages", "tool_choice", *(name for pair in OFFERS
 _FILLED = frozenset({"stream", "max_tokens", SAMPLING_TEXT, *SWITCHES, *NEUTRAL})
 _KEYS = (
     *("template", "input", "messages", "documents", "output", "max_tokens"),
-    *("prompt_tokens", "completion_tokens", "finish_reason", "rerank"),
+    *("prompt_tokens", "tokenizer", "completion_tokens", "finish_reason", "rerank"),
 )
 _COUNTS = {
     "prompt_tokens": "num_input_tokens",
@@ -68,6 +69,11 @@ _COUNTS = {
     "finish_reason": "finish_reason",
 }
 """The outputs of vLLM models, which are used where the owner names none."""
+_WHOLE = frozenset(
+    DataType.Value(f"TYPE_{name}")
+    for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
+"""Types of outputs that count tokens. BOOL and others may be the mask of a tokenizer: its sum is the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,8 @@ class OpenAiMapping:
     """Rerank: the input with the document, beside that with the query."""
     compares_vectors: bool = False
     """Whether a model of embeddings also reranks, by the cosine of the angle between two vectors."""
+    tokenizer: str = ""
+    """Embeddings and rerank: the file by which the server counts the tokens of texts; empty if the model does."""
 
     @property
     def generates(self) -> bool:
@@ -123,7 +131,21 @@ def read_openai_mapping(config: ModelConfig) -> OpenAiMapping | None:
     try:
         return _complete(_parse(config.parameters[OPENAI].string_value), config)
     except ValueError as error:
-        raise invalid_argument(f"model '{config.name}': parameter '{OPENAI}': {error}") from None
+        raise _wrong_parameter(config, error) from None
+
+
+def read_tokenizer_file(config: ModelConfig) -> str:
+    """Return the tokenizer that a configuration names for counting; empty without one. Raises InferError."""
+    if OPENAI not in config.parameters:
+        return ""
+    try:
+        return _parse(config.parameters[OPENAI].string_value).values.get("tokenizer", "")
+    except ValueError as error:
+        raise _wrong_parameter(config, error) from None
+
+
+def _wrong_parameter(config: ModelConfig, error: ValueError) -> InferError:
+    return invalid_argument(f"model '{config.name}': parameter '{OPENAI}': {error}")
 
 
 def check_openai(findings: Findings, *, complete: bool) -> None:
@@ -164,10 +186,23 @@ def _parse(text: str) -> _Values:
         raise ValueError("messages is only for template=json")
     if "documents" in values and task != "rerank":
         raise ValueError("documents is only for the task rerank")
+    _check_tokenizer(task, values)
     number = values.get("max_tokens", "1")
     if not (number.isascii() and number.isdecimal() and 0 < int(number[:12]) < MAX_TOKENS):
         raise ValueError(f"max_tokens is '{excerpt(number)}'; expected a whole number from 1 to {MAX_TOKENS - 1}")
     return _Values(task, values)
+
+
+def _check_tokenizer(task: str, values: Mapping[str, str]) -> None:
+    if "tokenizer" not in values:
+        return
+    if task not in ("embedding", "rerank"):
+        raise ValueError("tokenizer is only for the tasks embedding and rerank; other models count tokens in outputs")
+    if "prompt_tokens" in values:
+        raise ValueError("has prompt_tokens and tokenizer; name the one that counts the tokens of texts")
+    path = PurePosixPath(values["tokenizer"])
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"tokenizer is '{excerpt(str(path))}'; expected a file in the directory of the model")
 
 
 def _complete(words: _Values, config: ModelConfig) -> OpenAiMapping:
@@ -188,12 +223,18 @@ def _complete(words: _Values, config: ModelConfig) -> OpenAiMapping:
     messages = values.get("messages", "")
     if messages:
         _check_text("messages", messages, inputs, sorted(strings))
-    counts = {key: values.get(key, name if name in outputs else "") for key, name in _COUNTS.items()}
+    counts = {key: values.get(key, name if _is_fit(key, outputs.get(name)) else "") for key, name in _COUNTS.items()}
+    if "tokenizer" in values:
+        counts["prompt_tokens"] = ""
     others = [name for name in outputs if name not in counts.values() and name not in _EXTRA_TENSORS]
     output = _chosen("output", values, "scores" if is_rerank else "text_output", others)
     for key, name in {"output": output, **counts}.items():
         if name and name not in outputs:
             raise ValueError(f"{key} is '{excerpt(name)}'; the model has the outputs {_shown(outputs)}")
+        if name and key in _COUNTS and not _is_fit(key, outputs[name]):
+            wanted = "TYPE_STRING" if key == "finish_reason" else "a type of whole numbers"
+            found = DataType.Name(outputs[name].data_type)
+            raise ValueError(f"{key} is '{excerpt(name)}', which has {found}; expected an output with {wanted}")
     is_text = outputs[output].data_type == DataType.TYPE_STRING
     if is_text != (words.task in ("chat", "completion")):
         expected = "floating-point numbers" if is_text else "TYPE_STRING"
@@ -215,7 +256,16 @@ def _complete(words: _Values, config: ModelConfig) -> OpenAiMapping:
         offers=_offers(strings, outputs),
         documents=documents,
         compares_vectors="rerank" in values,
+        tokenizer=values.get("tokenizer", ""),
     )
+
+
+def _is_fit(key: str, output: ModelOutput | None) -> bool:
+    """Return whether an output has the type of a count, or of the reason why a text has ended."""
+    if output is None:
+        return False
+    is_text = output.data_type == DataType.TYPE_STRING
+    return is_text if key == "finish_reason" else output.data_type in _WHOLE
 
 
 def _offers(texts: Collection[str], outputs: Collection[str]) -> frozenset[str]:

@@ -148,7 +148,10 @@ def has_masked(array: object) -> bool:
 
 
 def to_buffer(array: Array) -> Buffer:
-    """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings."""
+    """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings.
+
+    Raises UnicodeEncodeError for text that UTF-8 does not have: see `text_problem`.
+    """
     if array.dtype.kind in STRING_KINDS:
         return encode_bytes_elements([_as_bytes(element) for element in array.ravel().tolist()])
     if array.dtype.byteorder == ">":
@@ -156,6 +159,20 @@ def to_buffer(array: Array) -> Buffer:
     # ml_dtypes arrays and zero-size arrays do not export a castable buffer; a uint8 view always does.
     flat = np.ascontiguousarray(array).reshape(-1)
     return memoryview(flat.view(np.uint8).data) if flat.size else b""
+
+
+def text_problem(array: Array) -> str:
+    """Return what is wrong with the first text of an array that `to_buffer` cannot encode; empty if it can."""
+    for index, element in enumerate(array.ravel().tolist() if array.dtype.kind in STRING_KINDS else ()):
+        try:
+            _as_bytes(element)
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(error.object[error.start]):04X}"
+            return (
+                f"has half of a surrogate pair ({half}, at character {error.start} of element {index}), which UTF-8 "
+                "does not have; encode the text with text.encode('utf-8', 'replace')"
+            )
+    return ""
 
 
 def _as_bytes(element: object) -> bytes:

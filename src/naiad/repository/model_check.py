@@ -362,11 +362,12 @@ def _check_file(path: Path, rules: _Rules, *, name: str = "") -> ModelReport:
     """Check a configuration file without the files in it; a bare model has no configuration."""
     own_name = path.parent.resolve().name if path.name == CONFIG_FILE else model_name(Path(os.path.abspath(path)))
     report = ModelReport(name or own_name, path)
-    if backend := bare_backend(path):
+    is_config = path.name == CONFIG_FILE  # regardless of its content, which may look like something else
+    if not is_config and (backend := bare_backend(path)):
         preset = ModelConfig(backend=backend, default_model_filename=path.name)
         report.config = autofill(preset, model_name=report.name)
         return report
-    if kind_of(path) is not None:
+    if not is_config and kind_of(path) is not None:
         report.add(f"this file cannot be served: {way_out(path)}", path)
         return report
     _read_config(report, path)
@@ -413,6 +414,9 @@ def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
 
 
 def _read_config(report: ModelReport, path: Path) -> None:
+    unread = ParsedConfig(str(path))
+    unread.is_unread = True
+    report.parsed = unread
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             report.add(
@@ -460,6 +464,8 @@ def _check_config(report: ModelReport, rules: _Rules, *, version_files: Sequence
     model_name = report.name if has_directory else ""
     filled = autofill(parsed.config, model_name=report.name, version_files=version_files)
     report.config = normalize(filled, gpu_count=rules.gpu_count, default_cpu_instances=1)
+    if parsed.is_unread:
+        return
     problems = validate(
         report.config,
         model_name=model_name,

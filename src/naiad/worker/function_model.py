@@ -288,11 +288,19 @@ def _texts(array: Any) -> Any:
     return texts.reshape(array.shape)
 
 
+def _encoded(text: str) -> bytes | str:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text
+
+
 def _array(name: str, value: Any) -> Any:
     array = np.asarray(plain_array(name, value) if isinstance(value, np.ndarray) else value)
     if array.dtype.kind in "UOT":
         texts = np.empty(array.size, np.object_)
-        texts[:] = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+        # Texts with halves of surrogate pairs stay texts: the encoder of responses reports them with their output.
+        texts[:] = [_encoded(item) if isinstance(item, str) else item for item in array.ravel().tolist()]
         return texts.reshape(array.shape)
     return array
 

@@ -34,7 +34,7 @@ from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
 from naiad.worker.control_socket import ControlSocket, ExecutionContext, dump_on_signal, late_streams
-from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
+from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder, set_model_name
 from naiad.worker.execution.execution import (
     DecoupledExecution,
     FinishedRequest,
@@ -372,6 +372,7 @@ class Worker:
         if not callable(getattr(model_class, "execute", None)):
             raise LoadError(f"{notes['model_file']}: class TritonPythonModel has no method execute(self, requests)")
         self._instance_name = notes["args"]["model_instance_name"]
+        set_model_name(notes["args"]["model_name"])
         self._request_decoder = RequestDecoder(frozenset(notes["outputs"]))
         self._calls.transport_bytes = notes["transport_bytes"]
         self._sends_outputs = notes.get("sends_outputs", True)

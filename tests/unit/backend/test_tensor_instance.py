@@ -8,6 +8,7 @@ import pytest
 from naiad.backend.assembler import COPY_LIMIT_BYTES, LARGE_INPUT_BYTES, MAX_PLANS
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
@@ -454,3 +455,16 @@ def test_a_large_message_that_was_copied_is_released(offset, is_released):
     request.data = (memoryview(block.data)[offset : offset + array.nbytes],)
     np.testing.assert_array_equal(output_arrays(execute(instance, [request])[0])["Y"], array)
     assert (len(request.data) == 0) == is_released
+
+
+@pytest.mark.parametrize("shapes", [[(1, 2)], [(1, 2), (1, 2)], [(2, 2), (1, 2)]])
+def test_half_of_a_surrogate_pair_names_the_output(shapes: list[tuple[int, int]]) -> None:
+    def half(inputs: dict[str, Array], names: Sequence[str]) -> Sequence[Array]:
+        texts = np.full(inputs["X"].shape, "a", object)
+        texts[-1, -1] = "b\ud800"
+        return [texts]
+
+    made = one_to_one("TYPE_STRING")
+    requests = [make_request({"X": np.full(shape, b"x", object)}, rows=shape[0]) for shape in shapes]
+    with pytest.raises(InferError, match=r"output 'Y' of model 'm' has half of a surrogate pair \(U\+D800, at char"):
+        FunctionInstance(made, half).execute(Batch(requests, sum(shape[0] for shape in shapes)))

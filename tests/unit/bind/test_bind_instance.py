@@ -127,6 +127,7 @@ def test_function_may_reuse_its_output_arrays(size):
         ([{"OUT": [1]}], "output 'OUT' of model 'm' is of type list"),
         ([{"OUT": np.zeros(1, np.complex64)}], "dtype complex64"),
         ([{"OUT": np.array([[1, 2]], object)}], "objects of type int, expected bytes or str"),
+        ([{"OUT": np.array([["a", "\ud800"]])}], r"output 'OUT' of model 'm' has half of a surrogate pair \(U\+D800"),
     ],
 )
 def test_wrong_results_name_the_problem(result, message):

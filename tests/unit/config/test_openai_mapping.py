@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
-from naiad.config.openai_mapping import OpenAiMapping, read_openai_mapping
+from naiad.config.openai_mapping import OpenAiMapping, read_openai_mapping, read_tokenizer_file
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError
 
@@ -64,6 +64,10 @@ def test_only_tensors_need_no_name():
         ("rerank", "has no documents=NAME"),
         ("completion,rerank=cosine", "only for the task embedding"),
         ("completion,documents=A", "only for the task rerank"),
+        ("completion,tokenizer=t.json", "only for the tasks embedding and rerank"),
+        ("embedding,tokenizer=t.json,prompt_tokens=B", "prompt_tokens and tokenizer"),
+        ("embedding,tokenizer=/etc/t.json", "in the directory of the model"),
+        ("embedding,tokenizer=../t.json", "in the directory of the model"),
         ("chat", "needs template=NAME"),
         ("completion,template=plain", "needs template=NAME"),
         ("chat,template=jinja", "applies its own template"),
@@ -119,3 +123,31 @@ def test_backends_with_own_templates_chat(backend):
     found = mapping(text)
     assert (found.task, found.template, found.messages) == ("chat", "json", "messages")
     assert mapping(text.replace("text_input", "other")) is None
+
+
+EMBEDDING = """
+name: "m" backend: "python"
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [
+  { name: "vector" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "num_input_tokens" data_type: TYPE_FP32 dims: [ 1 ] },
+  { name: "mask" data_type: TYPE_BOOL dims: [ -1 ] }
+]
+"""
+
+
+def test_tokens_are_counted_by_outputs_of_whole_numbers():
+    found = mapping(EMBEDDING, "embedding,output=vector")
+    assert found.prompt_tokens == ""  # an output of the usual name, with another type
+    assert mapping(EMBEDDING, "embedding,output=vector,prompt_tokens=mask").prompt_tokens == "mask"
+    with pytest.raises(InferError, match="'num_input_tokens', which has TYPE_FP32"):
+        mapping(EMBEDDING, "embedding,output=vector,prompt_tokens=num_input_tokens")
+
+
+def test_tokenizer_counts_in_place_of_an_output():
+    text = EMBEDDING.replace('num_input_tokens" data_type: TYPE_FP32', 'num_input_tokens" data_type: TYPE_INT32')
+    assert mapping(text, "embedding,output=vector").prompt_tokens == "num_input_tokens"
+    found = mapping(text, "embedding,output=vector,tokenizer=parts/t.json")
+    assert (found.tokenizer, found.prompt_tokens) == ("parts/t.json", "")
+    assert read_tokenizer_file(config(text, "embedding,tokenizer=parts/t.json")) == "parts/t.json"
+    assert read_tokenizer_file(config(text, None)) == ""

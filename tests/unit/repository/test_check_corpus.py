@@ -499,6 +499,17 @@ def test_current_directory_has_its_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert report.name == "m"
 
 
+@pytest.mark.parametrize("text", ["max_batch_size: ${SIZE}\n" * 2, "\xff", "#" * (2 << 20)])
+def test_unread_file_has_one_error(tmp_path: Path, text: str):
+    """Without a backend in it, and without files that would name one."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_bytes(text.encode("latin-1"))
+    (report,) = check_path(tmp_path, known_backends=BACKENDS)
+    assert [problem.is_error for problem in report.problems] == [True]
+    (report,) = check_path(tmp_path / "m" / "config.pbtxt", known_backends=BACKENDS)
+    assert [problem.is_error for problem in report.problems] == [True]
+
+
 def test_huge_file_is_not_read(tmp_path: Path):
     build(tmp_path, model("#" * (5 << 20)))
     (report,) = check_path(tmp_path, known_backends=BACKENDS)

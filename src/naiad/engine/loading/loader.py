@@ -39,6 +39,7 @@ from naiad.engine.loading.load_configuration import (
     read_labels,
     read_profile,
 )
+from naiad.engine.loading.token_counting import read_token_counter
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.remote.remote_port import RemotePort
@@ -185,6 +186,7 @@ class ModelLoader:
             raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
+        token_counter = read_token_counter(plan.config, plan.entry.version_dirs[version], plan.entry.model_dir)
         try:
             if is_ensemble:
                 served = self._load_ensemble(plan, version)
@@ -194,6 +196,7 @@ class ModelLoader:
                 served = self._load_model(plan, version)
         except InferError as error:
             raise _explained(error, plan, version) from error
+        served.token_counter = token_counter
         if served.config.response_cache.enable:
             served = self._cached(served)
         if self._wrap is not None:

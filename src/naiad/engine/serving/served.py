@@ -15,6 +15,13 @@ from naiad.telemetry.statistics.model_statistics import ModelStatistics
 from naiad.telemetry.statistics.version_statistics import Explanation, ResourceUse
 
 
+class TokenCounter(Protocol):
+    """Counts the tokens of texts with the tokenizer of a model."""
+
+    def count(self, texts: Sequence[str], pairs: Sequence[str] = ()) -> int:
+        """Return the number of tokens of all texts, each together with its text of `pairs` if there are any."""
+
+
 class Served(abc.ABC):
     """A version that accepts requests until it is stopped: a model with instances, or an ensemble of other models."""
 
@@ -37,6 +44,8 @@ class Served(abc.ABC):
         """Set by the loader."""
         self.completed_fields: Sequence[str] = ()
         """Fields of the configuration that are not in config.pbtxt; set by the loader."""
+        self.token_counter: TokenCounter | None = None
+        """Counts the tokens of texts for a model that does not; set by the loader."""
         self._labels: Mapping[str, Sequence[str]] = labels or {}
 
     @property
@@ -154,6 +163,7 @@ class ServedProxy(Served):
             served.name, served.version, served.config, served.statistics, is_decoupled=served.is_decoupled
         )
         self._served = served
+        self.token_counter = served.token_counter
 
     @property
     def served(self) -> Served:

@@ -9,13 +9,31 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.worker.api.failure import ErrorCode, TritonError
+from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
 from naiad.worker.api.request import InferenceRequest, InferenceTrace, ReceivedRequest, RequestPlan
 from naiad.worker.api.response import Cancellation, InferenceResponse
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan, encode_strings
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, Spans, TensorLayout
+
+_MODEL = [""]
+"""The name of the model of this process, for errors."""
+
+
+def set_model_name(name: str) -> None:
+    """Set the name of the model of this process."""
+    _MODEL[0] = name
+
+
+class _TextError(TritonModelException):
+    """A tensor has text that UTF-8 does not have."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"tensor '{name}' {problem}")
+        self.name = name
+        self.problem = problem
+
 
 # --- requests -------------------------------------------------------------------------------------------------------
 
@@ -160,11 +178,20 @@ class ResponseEncoder:
         reply = self.begin()
         add = self.add
         for index, (request, response) in enumerate(zip(requests, responses)):
-            add(reply, index, request._plan.output_names, response)
+            try:
+                add(reply, index, request._plan.output_names, response)
+            except TritonModelException as error:
+                # Only this response fails; of its words there is the first.
+                reply.words[-1] = 0
+                reply.parameters = [each for each in reply.parameters if each[0] != index]
+                reply.errors.append((index, int(TritonError.INTERNAL), str(error)))
         return reply
 
     def add(self, reply: EncodedResponse, index: int, wanted: frozenset[str], response: InferenceResponse) -> None:
-        """Add response number `index`; its arrays are read when the frame is sent."""
+        """Add response number `index`; its arrays are read when the frame is sent.
+
+        Raises TritonModelException for text that UTF-8 does not have.
+        """
         # hot: bench/micro_worker.py
         if response._error is not None:
             error = response._error
@@ -190,7 +217,11 @@ class ResponseEncoder:
         else:
             arrays = parts[begin:]
             del parts[begin:]
-            reply.payload_bytes += pack_arrays(layout, arrays, reply.words, parts)
+            try:
+                reply.payload_bytes += pack_arrays(layout, arrays, key[::3], reply.words, parts)
+            except _TextError as error:
+                text = f"output '{error.name}' of model '{_MODEL[0]}' {error.problem}"
+                raise TritonModelException(text) from None
 
     def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: EncodedResponse) -> TensorLayout:
         outputs = [(key[at], key[at + 1], key[at + 2]) for at in range(0, len(key), 3)]
@@ -200,11 +231,32 @@ class ResponseEncoder:
         return layout
 
 
-def pack_arrays(layout: TensorLayout, arrays: Sequence[Any], words: list[int], parts: list[Any]) -> int:
-    """Append arrays to a payload, strings encoded, as `TensorLayout.pack` does."""
-    tensors: list[Any] = [encode_strings(array) if array.dtype.kind in "OSU" else array for array in arrays]
+def pack_arrays(
+    layout: TensorLayout, arrays: Sequence[Any], names: Sequence[str], words: list[int], parts: list[Any]
+) -> int:
+    """Append arrays to a payload, strings encoded, as `TensorLayout.pack` does. Raises TritonModelException."""
+    try:
+        tensors: list[Any] = [encode_strings(array) if array.dtype.kind in "OSU" else array for array in arrays]
+    except UnicodeEncodeError:
+        raise _text_error(arrays, names) from None
     sizes = [len(tensor) if type(tensor) is bytes else tensor.nbytes for tensor in tensors]
     return layout.pack(tensors, sizes, words, parts)
+
+
+def _text_error(arrays: Sequence[Any], names: Sequence[str]) -> _TextError:
+    """Return the error of the first array with text that cannot be encoded."""
+    for array, name in zip(arrays, names):
+        for index, element in enumerate(array.ravel().tolist() if array.dtype.kind in "OSU" else ()):
+            try:
+                str(element).encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                half = f"U+{ord(error.object[error.start]):04X}"
+                problem = (
+                    f"has half of a surrogate pair ({half}, at character {error.start} of element {index}), which "
+                    "UTF-8 does not have; encode the text with text.encode('utf-8', 'replace')"
+                )
+                return _TextError(name, problem)
+    return _TextError("", "has text that UTF-8 does not have")
 
 
 # --- calls of other models ------------------------------------------------------------------------------------------
@@ -257,7 +309,12 @@ class CallEncoder:
             extra = dict(extra or {}, headers=[(layout.number, description)])
         words = [layout.number]
         parts: list[Any] = []
-        payload_bytes = pack_arrays(layout, [tensor._array for tensor in inputs], words, parts)
+        names = [tensor._name for tensor in inputs]
+        try:
+            payload_bytes = pack_arrays(layout, [tensor._array for tensor in inputs], names, words, parts)
+        except _TextError as error:
+            text = f"input '{error.name}' of the call of model '{request.model_name}' {error.problem}"
+            raise TritonModelException(text) from None
         return words, extra, parts, payload_bytes
 
 

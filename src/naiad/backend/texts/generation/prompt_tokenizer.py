@@ -1,19 +1,23 @@
 """From prompts and chats to tokens: where the marks of a format are tokens, and where they are only text."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from naiad.core.texts.chat_format import ChatMessage, chat_parts, format_chat
 
 SPECIAL_TOKENS = ("all", "prompts", "none")
 """Where special tokens in the text of clients count: in prompts and messages, in prompts alone, or nowhere."""
+_MARK_CHARACTERS = frozenset("<>[]{}|#@")
+"""Characters by which added tokens are no words, no spaces and no pictures, but marks of a format."""
 
 
 class PromptTokenizer:
     """The tokenizer of a decoder and the format of its chats.
 
     A prompt is the client's own, with the marks that it has put there. The text of a message comes from a user of the
-    client, so `<|im_end|>` in it is text unless the owner of the model says otherwise.
+    client, so `<|im_end|>` in it is text unless the owner of the model says otherwise. So are marks that the file
+    does not call special.
     """
 
     def __init__(self, tokenizer: Any, chat_format: str, special_tokens: str) -> None:
@@ -21,10 +25,12 @@ class PromptTokenizer:
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self._special_tokens = special_tokens
-        self._plain = type(tokenizer).from_str(tokenizer.to_str())
-        self._plain.encode_special_tokens = True  # which means: as any other text
-        added = tokenizer.get_added_tokens_decoder().values()
-        self._marks = [token.content for token in added if token.special]
+        marks = {number: token for number, token in tokenizer.get_added_tokens_decoder().items() if _is_mark(token)}
+        self._plain = _without_marks(tokenizer, {token.content for token in marks.values()})
+        self._marks = frozenset(marks)
+        # A mark that is searched for in normalised text may begin with another character in the text itself.
+        is_exact = not any(token.normalized for token in marks.values())
+        self._beginnings = frozenset(token.content[0] for token in marks.values()) if is_exact else None
 
     def text(self, prompt: str) -> Sequence[Any]:
         """Return the encodings of a prompt, which follow one another."""
@@ -47,8 +53,30 @@ class PromptTokenizer:
         ]
 
     def _has_mark(self, text: str) -> bool:
-        # One by one: a regular expression of all marks would hold the interpreter's lock for all of a long text.
-        return any(mark in text for mark in self._marks)
+        if not self._marks or (self._beginnings is not None and not any(each in text for each in self._beginnings)):
+            return False
+        # The tokenizer finds them as it will; a search for thousands of marks one by one would take too long.
+        (found,) = _encoded(self.tokenizer, [text], adds_special_tokens=False)
+        return not self._marks.isdisjoint(found.ids)
+
+
+def _is_mark(token: Any) -> bool:
+    """Return whether an added token may be a mark of a format: a special one, or one that is written like a mark.
+
+    Models have marks such as `<tool_call>` and `<think>` that their files do not call special. Words that were added
+    to a vocabulary, and runs of spaces, are nothing that a user could forge a turn with.
+    """
+    return bool(token.content) and (token.special or not _MARK_CHARACTERS.isdisjoint(token.content))
+
+
+def _without_marks(tokenizer: Any, marks: Collection[str]) -> Any:
+    """Return a tokenizer for which marks are text like any other."""
+    content = json.loads(tokenizer.to_str())
+    for token in content.get("added_tokens") or ():
+        token["special"] = token["content"] in marks
+    plain = type(tokenizer).from_str(json.dumps(content))
+    plain.encode_special_tokens = True  # which means: as any other text
+    return plain
 
 
 def _encoded(tokenizer: Any, texts: list[str], *, adds_special_tokens: bool) -> Sequence[Any]:

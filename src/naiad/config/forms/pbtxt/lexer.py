@@ -154,6 +154,8 @@ class ParsedConfig:
         self.filename = filename
         self.config = ModelConfig()
         self.problems: list[Problem] = []
+        self.is_unread = False
+        """Whether nothing of the text was read: what the configuration lacks is then no mistake of its author."""
         self.positions: dict[str, Position] = {}
         """Field path to position: of the value for plain fields, of the name or the block for others."""
 

@@ -37,6 +37,7 @@ def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
     """Read `text`. Never raises: check `problems` before using `config`."""
     parsed = ParsedConfig(filename)
     if len(text) > MAX_CHARACTERS:
+        parsed.is_unread = True
         parsed.problems.append(
             Problem(
                 message=f"the file has {len(text)} characters, which no model configuration needs",
@@ -46,6 +47,7 @@ def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
         )
         return parsed
     if problem := _template_problem(text, filename):
+        parsed.is_unread = True
         parsed.problems.append(problem)
         return parsed
     _Parser(parsed, text.removeprefix("\ufeff")).run()

@@ -1,9 +1,9 @@
 """One call of `/v1/embeddings` or `/v1/rerank`: its texts in batches, of which some are with the model at a time."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from naiad.config.openai_mapping import OpenAiMapping
 from naiad.core.errors import InferError, cause_of, internal
@@ -27,6 +27,9 @@ from naiad.protocol.openai.embedding import (
 )
 from naiad.telemetry.logs.log import new_request_id
 from naiad.wire.header_fields import written_fields
+
+if TYPE_CHECKING:
+    from naiad.engine.serving.served import TokenCounter
 
 MAX_REQUESTS = 16
 """Requests of one call that are with the model at a time: the texts of other clients come between."""
@@ -72,20 +75,17 @@ class TextCall:
         self._vectors: dict[int, Vectors] = {}
         self._number_count = 0
         self._tokens: int | None = 0
+        """As the model says; None if it does not."""
+        self._counters: dict[int, TokenCounter | None] = {}
+        """By the positions of batches: what counts tokens for the version that has read the batch."""
         self._run_in_thread: RunInThread | None = None
         self._is_over = False
 
     def start(self, forwarding: HeaderForwarding | None, run_in_thread: RunInThread) -> None:
         """Submit the first requests; the next ones follow. Raises InferError if one is refused."""
         self._run_in_thread = run_in_thread
-        columns = self._asked.columns(self._model.mapping)
-        start = 0
-        for batch in self._batches:
-            end = start + len(batch)
-            tensors = [
-                embedding_tensor(self._model.inputs[name], texts[start:end]) for name, texts in columns.items()
-            ]
-            start = end
+        for columns in self._parts():
+            tensors = [embedding_tensor(self._model.inputs[name], texts) for name, texts in columns.items()]
             specs, data = zip(*tensors, strict=True)
             header = embedding_header(self._model.name, self._model.version, specs)
             if forwarding is not None:
@@ -96,6 +96,15 @@ class TextCall:
         self._context.on_disconnect = self._abandon
         for _ in range(min(MAX_REQUESTS, len(self._waiting))):
             self._submit_next()
+
+    def _parts(self) -> Iterator[Mapping[str, Sequence[str]]]:
+        """Yield the texts of each input, batch by batch."""
+        columns = self._asked.columns(self._model.mapping)
+        start = 0
+        for batch in self._batches:
+            end = start + len(batch)
+            yield {name: texts[start:end] for name, texts in columns.items()}
+            start = end
 
     def _submit_next(self) -> None:
         if self._is_over or not self._waiting:
@@ -121,7 +130,7 @@ class TextCall:
         error = response.error
         try:
             if error is None and not response.empty_final:
-                self._add(position, response)
+                self._add(position, request, response)
             if error is None and response.final:
                 del self._positions[request]
                 if position not in self._vectors:
@@ -138,22 +147,26 @@ class TextCall:
         elif response.final and not self._positions and not self._is_over:
             self._finish()
 
-    def _add(self, position: int, response: InferResponse) -> None:
+    def _add(self, position: int, request: InferRequest, response: InferResponse) -> None:
         mapping = self._model.mapping
         vectors = vectors_of(response, mapping, len(self._batches[position]))
         self._number_count += vectors.size
         if self._number_count > MAX_NUMBERS:
             raise internal(f"the vectors have more than {MAX_NUMBERS} numbers; send fewer texts")
         self._vectors[position] = vectors
+        if mapping.tokenizer:
+            self._counters[position] = request.model.token_counter
+            return
         tokens = tokens_of(response, mapping)
         self._tokens = None if tokens is None or self._tokens is None else self._tokens + tokens
 
     def _finish(self) -> None:
         self._is_over = True
         parts = [self._vectors[position] for position in range(len(self._batches))]
-        work = partial(self._asked.encode, parts, self._reference, self._tokens)
+        work = partial(self._encode, parts)
         self._context.on_disconnect = None
-        if self._number_count > _SHORT_NUMBERS and self._run_in_thread is not None:
+        is_long = self._number_count > _SHORT_NUMBERS or bool(self._counters)
+        if is_long and self._run_in_thread is not None:
             self._run_in_thread(work, self._respond, self._respond_error)
             return
         try:
@@ -162,6 +175,21 @@ class TextCall:
             self._respond_error(error)
         else:
             self._respond(body)
+
+    def _encode(self, parts: Sequence[Vectors]) -> bytes:
+        """Return the body of the response; tokens are counted here if the model does not."""
+        if self._model.mapping.tokenizer:
+            self._tokens = self._counted()
+        return self._asked.encode(parts, self._reference, self._tokens)
+
+    def _counted(self) -> int | None:
+        total = 0
+        for position, columns in enumerate(self._parts()):
+            counter = self._counters[position]
+            if counter is None:
+                return None
+            total += counter.count(*columns.values())
+        return total
 
     def _respond(self, body: bytes) -> None:
         self._context.respond(200, JSON_HEADERS, (body,))
