@@ -80,6 +80,7 @@ GROWING = {
     "frontend.rest.generate:_inputs": "1,024 models that exist",
     "frontend.rest.infer:_headers": BY_COUNT,
     "frontend.rest.openai.served_models:_found": "1,024 models that exist",
+    "frontend.rest.openai.text_call:_counters": "the batches of a call, which has at most 2048 texts",
     "frontend.rest.openai.text_call:_positions": BY_OPEN,
     "frontend.rest.openai.text_call:_vectors": "the vectors of one request, at most 8,388,608 numbers",
     "frontend.long_work.slice_runner:_jobs": "the runner's limits in number and bytes",

@@ -196,7 +196,7 @@ class ModelLoader:
                 served = self._load_model(plan, version)
         except InferError as error:
             raise _explained(error, plan, version) from error
-        served.token_counter = token_counter
+        served.count_tokens_with(token_counter)
         if served.config.response_cache.enable:
             served = self._cached(served)
         if self._wrap is not None:

@@ -44,14 +44,22 @@ class Served(abc.ABC):
         """Set by the loader."""
         self.completed_fields: Sequence[str] = ()
         """Fields of the configuration that are not in config.pbtxt; set by the loader."""
-        self.token_counter: TokenCounter | None = None
-        """Counts the tokens of texts for a model that does not; set by the loader."""
+        self._token_counter: TokenCounter | None = None
         self._labels: Mapping[str, Sequence[str]] = labels or {}
 
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels."""
         return self._labels
+
+    @property
+    def token_counter(self) -> TokenCounter | None:
+        """Counts the tokens of texts for a model that does not; set by the loader."""
+        return self._token_counter
+
+    def count_tokens_with(self, counter: TokenCounter | None) -> None:
+        """Set what counts the tokens of texts."""
+        self._token_counter = counter
 
     @property
     def takes_device_tensors(self) -> bool:
@@ -163,7 +171,6 @@ class ServedProxy(Served):
             served.name, served.version, served.config, served.statistics, is_decoupled=served.is_decoupled
         )
         self._served = served
-        self.token_counter = served.token_counter
 
     @property
     def served(self) -> Served:
@@ -174,6 +181,11 @@ class ServedProxy(Served):
     def labels(self) -> Mapping[str, Sequence[str]]:
         """The labels of the version."""
         return self._served.labels
+
+    @property
+    def token_counter(self) -> TokenCounter | None:
+        """What counts tokens for the version."""
+        return self._served.token_counter
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
