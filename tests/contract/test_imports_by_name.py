@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.verbs import VERBS
-from naiad.config.backends import BUILT_IN, ISOLATED, ISOLATION_ADAPTER, PYTHON_BASED
+from naiad.config.backends import BUILT_IN, ISOLATED, ISOLATION_ADAPTER, PYTHON_BASED, TEMPLATE_TRIAL
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -27,7 +27,7 @@ EXCEPTIONS = {
 }
 IMPORTED_BY_NAME = {
     "naiad.backend.loading": {*BUILT_IN.values(), PYTHON_BASED, ISOLATED},
-    "naiad.worker.model_class": {ISOLATION_ADAPTER},
+    "naiad.worker.model_class": {ISOLATION_ADAPTER, TEMPLATE_TRIAL},
     "naiad.cli.main": {module for module, _ in VERBS.values()},
     "naiad.cli.completion": {module for module, _ in VERBS.values() if module != "naiad.cli.completion"},
 }

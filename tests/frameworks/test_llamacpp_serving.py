@@ -13,6 +13,10 @@ import openai
 import pytest
 import tritonclient.grpc as triton
 
+from naiad.backend.llamacpp.backend import LlamaCppBackend
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
+from support.backend_parts import load_model, make_context
 from support.model_repository import write_model
 from support.server_process import serving
 from support.waiting import wait_until
@@ -39,11 +43,24 @@ STRICT = b"""{% for m in messages %}{% if m['content'] == 'fail' %}{{ raise_exce
 '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"""
 
 
-def write_with_strict_template(path):
+# Ends for all chats but some: of these one loops, one calls itself, and one doubles a text until memory ends.
+HOSTILE = b"""{% macro f(x) %}{{ f(x) }}{% endmacro %}{% for m in messages %}{% set c=m['content'] %}{{ c }}{%
+if c=='loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{%
+elif c=='recursion' %}{{ f(1) }}{%
+elif c=='memory' %}{% set n=namespace(x=c) %}{% for i in range(40) %}{% set n.x=n.x+n.x %}{% endfor %}{% endif %}{%
+endfor %}"""
+ENDLESS = b"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+RECURSIVE = b"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"
+NO_MARKS = 'parameters { key: "special_tokens" value { string_value: "prompts" } }'
+SHORT_LIMIT = 'parameters { key: "template_timeout_s" value { string_value: "1" } }'
+
+
+def write_with_template(path, template):
     content = bytearray(MODEL.read_bytes())
     start = content.index(b"{%", content.index(b"tokenizer.chat_template"))
     length = int.from_bytes(content[start - 8 : start], "little")
-    content[start : start + length] = STRICT.ljust(length)
+    assert len(template) <= length
+    content[start : start + length] = template.ljust(length)
     path.write_bytes(content)
 
 
@@ -55,7 +72,9 @@ def server(tmp_path_factory):
     (repository / "vectors" / "1" / "model.gguf").symlink_to(MODEL)
     (repository / "smol" / "1" / "model.gguf").symlink_to(MODEL)
     write_model(repository, "strict", CONFIG, {})
-    write_with_strict_template(repository / "strict" / "1" / "model.gguf")
+    write_with_template(repository / "strict" / "1" / "model.gguf", STRICT)
+    write_model(repository, "hostile", CONFIG + SHORT_LIMIT + NO_MARKS, {})
+    write_with_template(repository / "hostile" / "1" / "model.gguf", HOSTILE)
     with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
         yield running
 
@@ -72,7 +91,7 @@ def complete(client, **members):
 
 
 def test_completion_has_text_reason_and_usage(client):
-    assert [each.id for each in client.models.list()] == ["smol", "strict", "vectors"]
+    assert [each.id for each in client.models.list()] == ["hostile", "smol", "strict", "vectors"]
     found = complete(client, max_tokens=2)
     assert found.choices[0].text.startswith(" Paris")
     assert found.choices[0].finish_reason == "length"
@@ -106,6 +125,54 @@ def test_failing_template_is_an_error(client):
         with pytest.raises(openai.BadRequestError, match=r"template of the model file fails .*: no such turn"):
             chat("fail")
     assert chat("Hi").usage.completion_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("loop", r"model 'hostile' version 1: the chat template of .*model\.gguf does not end within 1 s"),
+        (
+            "recursion",
+            r"model 'hostile' version 1: the chat template of .*model\.gguf fails in llama\.cpp: .*SIGSEGV",
+        ),
+        # Whichever limit is reached first.
+        ("memory", r"the chat template of .* (fails for these messages|does not end within 1 s)"),
+    ],
+)
+def test_template_out_of_bounds_ends_its_request(client, text, words):
+    def chat(content):
+        messages = [{"role": "user", "content": content}]
+        return client.chat.completions.create(model="hostile", messages=messages, temperature=0, max_tokens=1)
+
+    with pytest.raises(openai.BadRequestError, match=words):
+        chat(text)
+    assert chat("Hi").usage.completion_tokens == 1
+
+
+def test_marks_of_users_are_refused_where_wanted(client):
+    def chat(model):
+        messages = [{"role": "user", "content": "Hi<|im_end|>"}]
+        return client.chat.completions.create(model=model, messages=messages, max_tokens=1)
+
+    with pytest.raises(openai.BadRequestError, match=r"'messages\[0\]' has '<\|im_end\|>'"):
+        chat("hostile")
+    assert chat("smol").usage.completion_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [(ENDLESS, "does not end within 1 s (parameter 'template_timeout_s')"), (RECURSIVE, "SIGSEGV")],
+)
+def test_template_out_of_bounds_ends_the_load(tmp_path, template, words):
+    (tmp_path / "1").mkdir()
+    write_with_template(tmp_path / "1" / "model.gguf", template)
+    config = ModelConfig(name="endless", backend="llamacpp")
+    config.parameters["template_timeout_s"].string_value = "1"
+    with pytest.raises(
+        InferError, match=r"model 'endless' version 1: the chat template of .*/1/model\.gguf"
+    ) as caught:
+        load_model(LlamaCppBackend(), make_context(config, tmp_path))
+    assert words in caught.value.message
 
 
 def test_stop_ends_the_text_and_usage_is_there(client):

@@ -178,6 +178,9 @@ ISOLATED = "naiad.backend.isolation.backend:IsolatedBackend"
 ISOLATION_ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
 """`module:class` that a worker process of an isolated model imports."""
 
+TEMPLATE_TRIAL = "naiad.backend.llamacpp.template_trial:TemplateTrial"
+"""`module:class` that the worker process imports in which chat templates of GGUF files are tried."""
+
 FORMATS: Sequence[ModelFormat] = tuple(
     ModelFormat(filename, backend.name, platform)
     for backend in KNOWN_BACKENDS

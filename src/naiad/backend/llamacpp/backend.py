@@ -100,7 +100,7 @@ class LlamaInstance(Instance):
 
     def _generate(self, request: InferRequest, emit: Emit) -> None:
         model = self._model
-        asked = read_llama_request(request, has_template=model.server.has_template)
+        asked = read_llama_request(request, has_template=model.server.has_template, marks=model.server.marks)
         if model.server.default_max_tokens:
             asked.body.setdefault("max_tokens", model.server.default_max_tokens)
         generation = Generation(request, asked, model.tensors, emit, lambda: self._is_interrupted)

@@ -7,12 +7,13 @@ damaged raises an error that names what is missing.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from naiad.core.errors import excerpt
+from naiad.core.texts.chat_format import is_mark
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -23,6 +24,11 @@ MAX_ELEMENTS = 1 << 24
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 """Number of a type to its format."""
 _TEXT, _ARRAY = 8, 9
+_TOKENS = "tokenizer.ggml.tokens"
+_TYPES = "tokenizer.ggml.token_type"
+_CONTROL, _USER_DEFINED = 3, 4
+"""llama.cpp's types of tokens that are found in texts: special ones, and others that were added."""
+_I32 = 5
 _RANK = 4
 """llama.cpp's type of pooling for scores of pairs; 1 to 3 make vectors."""
 
@@ -34,6 +40,14 @@ class GgufHeader:
     """What a GGUF file says of itself; arrays (the tokens) are left out."""
 
     entries: Mapping[str, Value]
+    bos_token: str = ""
+    """The token that begins a text; empty if the file does not say it."""
+    eos_token: str = ""
+    """The token that ends a text."""
+    tokens_at: int = 0
+    """Where the array of the tokens begins; 0 without one."""
+    types_at: int = 0
+    """Where the array of their types begins."""
 
     @property
     def architecture(self) -> str:
@@ -85,16 +99,42 @@ def read_gguf_header(path: Path) -> GgufHeader:
         if count > MAX_ENTRIES:
             raise ValueError(f"says that it has {count} entries of metadata, more than {MAX_ENTRIES}: it is damaged")
         entries: dict[str, Value] = {}
+        tokens_at = types_at = 0
         for _ in range(count):
             key = _read_text(file)
             (kind,) = _read(file, "<I")
             if kind == _ARRAY:
+                tokens_at = file.tell() if key == _TOKENS else tokens_at
+                types_at = file.tell() if key == _TYPES else types_at
                 _skip_array(file, key)
             else:
                 entries[key] = _read_value(file, kind, key)
-    header = GgufHeader(entries)
+        bos, eos = (
+            _token(file, tokens_at, entries.get(f"tokenizer.ggml.{name}_token_id")) for name in ("bos", "eos")
+        )
+    header = GgufHeader(entries, bos, eos, tokens_at, types_at)
     header.check_pooling()
     return header
+
+
+def read_marks(path: Path, header: GgufHeader) -> Sequence[str]:
+    """Return the tokens that llama.cpp finds in a text as marks of a format. Raises ValueError, OSError."""
+    if not header.tokens_at or not header.types_at:
+        return []
+    with path.open("rb") as file:
+        file.seek(header.types_at)
+        kind, count = _read(file, "<IQ")
+        types = _read(file, f"<{count}i") if kind == _I32 else ()
+        file.seek(header.tokens_at)
+        file.seek(struct.calcsize("<IQ"), 1)
+        found = []
+        for each in types:
+            if each in (_CONTROL, _USER_DEFINED):
+                token = _read_text(file)
+                found += [token] if is_mark(token, is_special=each == _CONTROL) else []
+            else:
+                file.seek(_text_size(file), 1)
+    return found
 
 
 def _read(file: BinaryIO, form: str) -> tuple[int, ...]:
@@ -126,6 +166,19 @@ def _read_value(file: BinaryIO, kind: int, key: str) -> Value:
     if kind not in _SCALARS:
         raise ValueError(f"has an entry '{excerpt(key)}' of the unknown type {kind}: it is damaged")
     return _read(file, _SCALARS[kind])[0]
+
+
+def _token(file: BinaryIO, tokens_at: int, number: Value | None) -> str:
+    """Return a token of the array that begins at `tokens_at`; empty without it, or without a number."""
+    if not tokens_at or type(number) is not int:
+        return ""
+    file.seek(tokens_at)
+    kind, count = _read(file, "<IQ")
+    if kind != _TEXT or not 0 <= number < count:
+        return ""
+    for _ in range(number):
+        file.seek(_text_size(file), 1)
+    return _read_text(file)
 
 
 def _skip_array(file: BinaryIO, key: str) -> None:

@@ -1,6 +1,6 @@
 """From the tensors of a request to the body that llama.cpp's server takes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,11 @@ class LlamaRequest:
     """How many other tokens it wants beside each; None for no probabilities."""
 
 
-def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaRequest:
-    """Return what a request asks for. Raises InferError(INVALID_ARG) with input, value and what is expected."""
+def read_llama_request(request: InferRequest, *, has_template: bool, marks: Collection[str] = ()) -> LlamaRequest:
+    """Return what a request asks for. Raises InferError(INVALID_ARG) with input, value and what is expected.
+
+    A chat with one of `marks` in its messages is refused.
+    """
     tensors = tensors_of(request)
     texts = {name: text_of(name, tensors[name], limit) for name, limit in _TEXTS.items() if name in tensors}
     sampling = _sampling(texts.get("sampling_parameters", ""))
@@ -58,6 +61,7 @@ def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaReq
         if not has_template:
             raise invalid_argument("the model file has no chat template; send 'text_input'")
         body["messages"] = json_of("messages", messages, list)
+        _check_marks(body["messages"], marks)
         body |= _tools(texts)
         body |= {} if logprobs is None else {"logprobs": True, "top_logprobs": max(1, logprobs)}
     else:
@@ -67,6 +71,30 @@ def read_llama_request(request: InferRequest, *, has_template: bool) -> LlamaReq
         body |= _response_format(json_of("response_format", texts["response_format"], dict))
     streams = bool(tensors["stream"][0]) if "stream" in tensors else False
     return LlamaRequest(bool(messages), body, streams, logprobs)
+
+
+def _check_marks(messages: Sequence[Any], marks: Collection[str]) -> None:
+    beginnings = {mark[0] for mark in marks}
+    for position, message in enumerate(messages):
+        for text in _texts_in(message):
+            if any(each in text for each in beginnings):
+                # One by one: a regular expression of all marks would hold the interpreter's lock for all of a text.
+                mark = next((each for each in marks if each in text), "")
+                if mark:
+                    raise invalid_argument(
+                        f"'messages[{position}]' has '{excerpt(mark)}', which is a mark of the model's format and "
+                        "not text for it; send the message without it (parameter 'special_tokens')"
+                    )
+
+
+def _texts_in(found: Any) -> Iterator[str]:
+    left = [found]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, (list, dict)):
+            left += each.values() if isinstance(each, dict) else each
 
 
 _TEXTS: Mapping[str, int] = {

@@ -5,14 +5,15 @@ The library opens a listener of its own. It gets a Unix socket in a private dire
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xllamacpp
 
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, find_model_file, reason
-from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header
+from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header, read_marks
+from naiad.backend.llamacpp.template_guard import DEFAULT_TIMEOUT_S, TemplateGuard
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.files.temporary import OwnDirectory
 
@@ -20,6 +21,7 @@ DEFAULT_CONTEXT_TOKENS = 4096
 """The most tokens of a prompt and its answer, unless the model has fewer or the owner says otherwise."""
 MAX_CONTEXT_TOKENS = 1 << 20
 _CACHE_MEGABYTES = 256
+_MAX_TIMEOUT_S = 3600
 _SOCKET = "listener.sock"
 _MAX_SOCKET_BYTES = 107
 Take = Callable[[Mapping[str, Any]], bool]
@@ -31,6 +33,8 @@ _POOLINGS = {
     "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
 }
 TASKS = ("text", "embedding")
+SPECIAL_TOKENS = ("all", "prompts")
+"""Where marks in the text of clients count. llama.cpp cannot make text of them: a message with one is refused."""
 
 
 class GgufFile(ModelFile):
@@ -49,6 +53,15 @@ class GgufFile(ModelFile):
         if self.makes_vectors and self.header.embedding_length < 1:
             raise self.error("says nowhere how long its vectors are; its task is text")
 
+    def marks(self) -> Sequence[str]:
+        """Return the marks that messages of users may not have, as the parameter says. Raises InferError."""
+        if self.parameters.choice("special_tokens", SPECIAL_TOKENS, "all") == "all":
+            return []
+        try:
+            return read_marks(self.path, self.header)
+        except (ValueError, OSError) as error:
+            raise self.error(str(error)) from error
+
 
 class LlamaServer:
     """Loads the weights once and generates for all instances at a time."""
@@ -62,20 +75,39 @@ class LlamaServer:
             raise parameters.error("context_tokens", f"a number from 16 to {known}")
         self.has_template = file.header.has_chat_template
         self.window = window
+        self.marks = file.marks()
+        """What the messages of chats may not have in them."""
         self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
+        self._server: Any = None
+        self._guard: TemplateGuard | None = None
         self._directory = OwnDirectory("llamacpp")
         try:
-            self._server: Any = xllamacpp.Server(self._settings(context, file))
+            settings = self._settings(context, file)
+            self._guard = self._new_guard(context, file)
+            self._server = xllamacpp.Server(settings)
         except InferError:
-            self._directory.remove()
+            self.close()
             raise
         except Exception as error:  # the library raises RuntimeError for everything
-            self._directory.remove()
+            self.close()
             raise file.error(
                 f"cannot be loaded by llama.cpp: {reason(error)}. The file may be damaged, its architecture "
                 f"'{file.header.architecture}' unknown to xllamacpp {xllamacpp.__version__}, or the memory too small",
                 internal,
             ) from error
+
+    def _new_guard(self, context: ModelContext, file: GgufFile) -> TemplateGuard | None:
+        """Try the chat template; return what tries chats with it, None where there are none."""
+        limit_s = file.parameters.count("template_timeout_s", DEFAULT_TIMEOUT_S, maximum=_MAX_TIMEOUT_S)
+        if not limit_s:
+            raise file.parameters.error("template_timeout_s", f"seconds from 1 to {_MAX_TIMEOUT_S}")
+        if not self.has_template:
+            return None
+        guard = TemplateGuard(context, file, file.header, limit_s, self._directory.path)
+        if file.makes_vectors:  # the library executes the template only while it loads the file
+            guard.close()
+            return None
+        return guard
 
     def _settings(self, context: ModelContext, file: GgufFile) -> Any:
         parameters = file.parameters
@@ -118,11 +150,13 @@ class LlamaServer:
     def generate(self, body: Mapping[str, Any], take: Take, *, is_chat: bool) -> None:
         """Generate, and call `take` with each chunk until it returns True. Blocks until the slot is free again.
 
-        Raises InferError(INVALID_ARG) if the template of the file takes no such chat.
+        Raises InferError(INVALID_ARG) if the template of the file takes no such chat, or takes too long for it.
         """
         if not is_chat:
             self._server.handle_completions(dict(body), take)
             return
+        if self._guard is not None:
+            self._guard.check(body)
         try:
             self._server.handle_chat_completions(dict(body), take)
         except ValueError as error:  # what the library raises for templates, before it takes a slot
@@ -137,4 +171,6 @@ class LlamaServer:
     def close(self) -> None:
         """Release weights, threads and the listener."""
         self._server = None
+        if self._guard is not None:
+            self._guard.close()
         self._directory.remove()

@@ -106,6 +106,19 @@ _MARKS: Mapping[str, str] = {
 """What only the Jinja templates of a format contain."""
 
 
+_MARK_CHARACTERS = frozenset("<>[]{}|#@")
+"""Characters by which added tokens are no words, no spaces and no pictures, but marks of a format."""
+
+
+def is_mark(token: str, *, is_special: bool) -> bool:
+    """Return whether an added token may be a mark of a format: a special one, or one that is written like a mark.
+
+    Models have marks such as `<tool_call>` and `<think>` that their files do not call special. Words that were added
+    to a vocabulary, and runs of spaces, are nothing that a user could forge a turn with.
+    """
+    return bool(token) and (is_special or not _MARK_CHARACTERS.isdisjoint(token))
+
+
 def recognized_format(template: str) -> str:
     """Return the format of a Jinja template by the marks in its text; empty for an unknown one."""
     return next((name for mark, name in _MARKS.items() if mark in template), "")

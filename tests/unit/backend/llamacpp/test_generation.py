@@ -1,6 +1,7 @@
 """Requests of a GGUF model as bodies for llama.cpp, and its chunks as responses. The library is not needed."""
 
 import json
+import re
 import struct
 import threading
 
@@ -32,6 +33,23 @@ def request_of(*, outputs=(), **inputs):
 
 def asked(**inputs):
     return read_llama_request(request_of(**inputs), has_template=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "mark"),
+    [
+        ({"role": "user", "content": "a <|end|> b"}, "<|end|>"),
+        ({"role": "user", "content": [{"type": "text", "text": "<tool_call>"}]}, "<tool_call>"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "<|end|>"}}]}, "<|end|>"),
+    ],
+)
+def test_marks_in_messages_are_refused_where_wanted(message, mark):
+    request = request_of(messages=json.dumps([{"role": "user", "content": "a < b"}, message]))
+    assert read_llama_request(request, has_template=True).is_chat
+    with pytest.raises(InferError, match=r"'messages\[1\]' has '" + re.escape(mark)):
+        read_llama_request(request, has_template=True, marks=["<|end|>", "<tool_call>"])
+    prompt = request_of(text_input=mark)
+    assert read_llama_request(prompt, has_template=True, marks=["<|end|>", "<tool_call>"]).body["prompt"] == mark
 
 
 def generated(chunks, *, cancel_after=None, outputs=(), **inputs):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.llamacpp.gguf_header import read_gguf_header
+from naiad.backend.llamacpp.gguf_header import read_gguf_header, read_marks
 
 
 def text(value: str) -> bytes:
@@ -34,6 +34,32 @@ def test_header_says_context_and_template(tmp_path):
     header = read_gguf_header(tmp_path / "m.gguf")
     assert (header.architecture, header.context_length, header.embedding_length) == ("llama", 2048, 576)
     assert header.has_chat_template
+
+
+@pytest.mark.parametrize(("number", "token"), [(0, "a"), (1, "bc"), (2, ""), (1 << 31, "")])
+def test_tokens_of_begin_and_end_are_found(tmp_path, number, token):
+    entries = [
+        entry("tokenizer.ggml.eos_token_id", 4, struct.pack("<I", number)),
+        entry("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("a") + text("bc")),
+        entry("tokenizer.ggml.bos_token_id", 4, struct.pack("<I", 0)),
+    ]
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    header = read_gguf_header(tmp_path / "m.gguf")
+    assert (header.bos_token, header.eos_token) == ("a", token)
+
+
+def test_marks_are_special_or_written_like_marks(tmp_path):
+    tokens = [("<|end|>", 3), ("a", 1), ("<tool_call>", 4), ("ReLU", 4), ("EOT", 3), ("<b>", 1)]
+    types = struct.pack("<6i", *[kind for _, kind in tokens])
+    entries = [
+        entry("tokenizer.ggml.token_type", 9, struct.pack("<IQ", 5, 6) + types),
+        entry("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 6) + b"".join(text(token) for token, _ in tokens)),
+    ]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    assert read_marks(path, read_gguf_header(path)) == ["<|end|>", "<tool_call>", "EOT"]
+    path.write_bytes(FILE)
+    assert read_marks(path, read_gguf_header(path)) == []
 
 
 @pytest.mark.parametrize("size", [2, 10, 24, 40, len(FILE) - 1])

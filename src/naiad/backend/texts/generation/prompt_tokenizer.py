@@ -4,12 +4,10 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from naiad.core.texts.chat_format import ChatMessage, chat_parts, format_chat
+from naiad.core.texts.chat_format import ChatMessage, chat_parts, format_chat, is_mark
 
 SPECIAL_TOKENS = ("all", "prompts", "none")
 """Where special tokens in the text of clients count: in prompts and messages, in prompts alone, or nowhere."""
-_MARK_CHARACTERS = frozenset("<>[]{}|#@")
-"""Characters by which added tokens are no words, no spaces and no pictures, but marks of a format."""
 
 
 class PromptTokenizer:
@@ -25,7 +23,8 @@ class PromptTokenizer:
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self._special_tokens = special_tokens
-        marks = {number: token for number, token in tokenizer.get_added_tokens_decoder().items() if _is_mark(token)}
+        added = tokenizer.get_added_tokens_decoder()
+        marks = {key: token for key, token in added.items() if is_mark(token.content, is_special=token.special)}
         self._plain = _without_marks(tokenizer, {token.content for token in marks.values()})
         self._marks = frozenset(marks)
         # A mark that is searched for in normalised text may begin with another character in the text itself.
@@ -58,15 +57,6 @@ class PromptTokenizer:
         # The tokenizer finds them as it will; a search for thousands of marks one by one would take too long.
         (found,) = _encoded(self.tokenizer, [text], adds_special_tokens=False)
         return not self._marks.isdisjoint(found.ids)
-
-
-def _is_mark(token: Any) -> bool:
-    """Return whether an added token may be a mark of a format: a special one, or one that is written like a mark.
-
-    Models have marks such as `<tool_call>` and `<think>` that their files do not call special. Words that were added
-    to a vocabulary, and runs of spaces, are nothing that a user could forge a turn with.
-    """
-    return bool(token.content) and (token.special or not _MARK_CHARACTERS.isdisjoint(token.content))
 
 
 def _without_marks(tokenizer: Any, marks: Collection[str]) -> Any:
