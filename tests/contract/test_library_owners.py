@@ -88,6 +88,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "skops": ("naiad/backend/sklearn/", FORMATS, OPTIMIZE),
     "tensorflow": ("naiad/backend/tensorflow/", FORMATS, OPTIMIZE),
     "tensorrt": ("naiad/backend/tensorrt/", OPTIMIZE),
+    "vllm": ("naiad/backend/vllm/",),
     "xllamacpp": ("naiad/backend/llamacpp/",),
     "tokenizers": ("naiad/backend/texts/",),
     "torch": (

@@ -1,7 +1,8 @@
 """Backends by name: those in this package, those that installed packages announce as entry points, and directories.
 
 Triton calls the last ones Python-based backends: a directory `NAME` in `--backend-directory` whose `model.py`
-executes all models with `backend: "NAME"`. A package of that name wins unless `runtime` is `model.py`.
+executes all models with `backend: "NAME"`. A package of that name wins unless `runtime` is `model.py`; the backend
+`vllm` of this package does not.
 """
 
 import os
@@ -14,7 +15,15 @@ from typing import TypeVar
 
 from naiad.backend.api import Backend
 from naiad.backend.loading import load_backend, load_class
-from naiad.config.backends import BUILT_IN, ISOLATED, PYTHON_BASED, PYTHON_RUNTIME, RUNTIMES, canonical_name
+from naiad.config.backends import (
+    BUILT_IN,
+    ISOLATED,
+    PYTHON_BASED,
+    PYTHON_RUNTIME,
+    RUNTIMES,
+    YIELDING_BACKENDS,
+    canonical_name,
+)
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.problem import nearest
@@ -60,7 +69,13 @@ class BackendRegistry:
 
     def runtime_of(self, name: str) -> str:
         """Return the `runtime` of a configuration that names none: that of a Python-based backend, "" otherwise."""
-        return PYTHON_RUNTIME if name not in self._points and name in self._directories() else ""
+        return PYTHON_RUNTIME if self._yields(name) and name in self._directories() else ""
+
+    def _yields(self, name: str) -> bool:
+        """Return whether a directory of that name is executed: there is no backend, or only one that yields to it."""
+        if name in YIELDING_BACKENDS and self._points.get(name) == BUILT_IN[name]:
+            return True
+        return name not in self._points
 
     def get_for(self, config: ModelConfig, model: str, settings: Mapping[str, str] = MappingProxyType({})) -> Backend:
         """Return the backend that executes a model, as its configuration says. Raises as `get`.

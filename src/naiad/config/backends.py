@@ -38,6 +38,8 @@ class KnownBackend:
     """Values of `runtime` that the class itself supports."""
     needs_process: bool = False
     """Whether its instances are in worker processes always: in the server they would hold up the event loop."""
+    yields: bool = False
+    """Whether a directory of its name in `--backend-directory` is executed in its place: Triton's own backend."""
 
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
@@ -162,6 +164,15 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         module="naiad.backend.sklearn.backend:SklearnBackend",
         extra="sklearn",
     ),
+    # Last: other models have files of this name, and are recognised by others beside it.
+    KnownBackend(
+        "vllm",
+        {"model.json": ""},
+        module="naiad.backend.vllm.backend:VllmBackend",
+        package="vllm",
+        needs_process=True,
+        yields=True,
+    ),
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),
 )
@@ -217,12 +228,20 @@ RUNTIMES: Mapping[str, Sequence[str]] = {backend.name: backend.runtimes for back
 PROCESS_BACKENDS: frozenset[str] = frozenset(backend.name for backend in KNOWN_BACKENDS if backend.needs_process)
 """Backends whose instances are in worker processes always."""
 
+YIELDING_BACKENDS: frozenset[str] = frozenset(backend.name for backend in KNOWN_BACKENDS if backend.yields)
+"""Backends in whose place a Python-based one of their name is executed."""
+
 _CANONICAL: Mapping[str, str] = {alias: backend.name for backend in KNOWN_BACKENDS for alias in backend.aliases}
 
 
 def canonical_name(backend: str) -> str:
     """Return the name of the backend that `backend` is an alias of, otherwise `backend`."""
     return _CANONICAL.get(backend, backend)
+
+
+def install_command(backend: str) -> str:
+    """Return what installs the framework of a backend in `PACKAGES`."""
+    return f"pip install 'naiad[{EXTRAS[backend]}]'" if backend in EXTRAS else f"pip install {PACKAGES[backend]}"
 
 
 def filenames_of(backend: str) -> Sequence[str]:

@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from naiad.config.backends import EXTRAS, PACKAGES, canonical_name, filenames_of
+from naiad.config.backends import PACKAGES, PYTHON_RUNTIME, canonical_name, filenames_of, install_command
 from naiad.config.problem import Problem
 from naiad.files.digest import file_sha256
 from naiad.repository.model_check import ModelReport
@@ -35,7 +35,7 @@ def _check_package(report: ModelReport) -> None:
     """Check that the framework of the backend is installed."""
     backend = report.config.backend
     package = PACKAGES.get(backend, "")
-    if not package or _is_installed(package):
+    if not package or report.config.runtime == PYTHON_RUNTIME or _is_installed(package):
         return
     if _ENVIRONMENT in report.config.parameters:
         report.not_tried.append(f"whether the environment of {_ENVIRONMENT} has the package '{package}'")
@@ -43,7 +43,7 @@ def _check_package(report: ModelReport) -> None:
     report.add(
         f"backend '{backend}' needs the package '{package}', which is not installed",
         report.path,
-        expected=f"pip install 'naiad[{EXTRAS[backend]}]'",
+        expected=install_command(backend),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from naiad.backend.api import Backend, Model, ModelContext
 from naiad.backend.identity import IdentityBackend
+from naiad.backend.isolation.backend import IsolatedBackend
 from naiad.backend.python.backend import PythonBasedBackend
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
@@ -54,6 +55,18 @@ def test_pytorch_supports_the_python_runtime_itself(tmp_path):
     assert isinstance(found.get("pytorch", "model.py"), PyTorchLike)
     replaced = BackendRegistry({}, directory_with(tmp_path, "pytorch"))
     assert type(replaced.get("pytorch", "model.py")) is PythonBasedBackend
+
+
+def test_own_vllm_backend_yields_to_a_directory(tmp_path):
+    """Triton's vLLM backend is a directory of Python files, and stays what executes models where it is."""
+    config = ModelConfig(name="m", backend="vllm")
+    assert type(BackendRegistry({}).get_for(config, "m")) is IsolatedBackend
+    replaced = BackendRegistry({}, directory_with(tmp_path, "vllm"))
+    assert replaced.runtime_of("vllm") == "model.py"
+    assert type(replaced.get_for(config, "m")) is PythonBasedBackend
+    # As everywhere, an installed package wins over both.
+    announced = BackendRegistry(announce("vllm", f"{__name__}:ThirdPartyBackend"), tmp_path)
+    assert announced.runtime_of("vllm") == ""
 
 
 def test_installed_packages_announce_backends():

@@ -19,7 +19,7 @@ from naiad.cli.inspect.protobuf_models import read_graph_def, read_onnx, read_sa
 from naiad.cli.inspect.text_models import read_forest, read_hugging_face, read_mlflow, read_openvino, read_safetensors
 from naiad.cli.inspect.tflite import read_tflite
 from naiad.cli.parser import Parser, fail
-from naiad.config.backends import BUILT_IN, EXTRAS, PACKAGES
+from naiad.config.backends import BUILT_IN, PACKAGES, install_command
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument
 from naiad.files.below import files_below
@@ -184,8 +184,7 @@ def _check_package(backend: str) -> None:
     package = PACKAGES.get(backend, "")
     if package and importlib.util.find_spec(package) is None:
         raise invalid_argument(
-            f"backend '{backend}' needs the package '{package}', which is not installed: "
-            f"pip install 'naiad[{EXTRAS[backend]}]'"
+            f"backend '{backend}' needs the package '{package}', which is not installed: {install_command(backend)}"
         )
 
 

@@ -1,0 +1,120 @@
+"""The vLLM backend: Triton's directories with a `model.json`, in worker processes.
+
+vLLM has an event loop, processes and signal handlers of its own, and a large environment: `config.backends` has this
+backend's instances in processes always. vLLM is imported where an engine starts, and not to complete a configuration.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.framework import reason
+from naiad.backend.vllm.async_engine import AsyncEngine
+from naiad.backend.vllm.engine_directory import EngineDirectory
+from naiad.backend.vllm.engine_library import import_library
+from naiad.backend.vllm.engine_request import read_engine_request
+from naiad.backend.vllm.engine_tensors import EngineResponses, check_config, completed_config
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError, invalid_argument
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+
+_log = logging.getLogger(__name__)
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+class VllmBackend(Backend):
+    """Directories with a `model.json`."""
+
+    name: ClassVar[str] = "vllm"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Fill in the tensors and the transaction policy. Raises InferError for files that cannot be read."""
+        EngineDirectory(context)
+        return completed_config(context)
+
+    def gpu_unsupported_reason(self) -> str:
+        """Return nothing: vLLM uses GPUs."""
+        return ""
+
+    def load(self, context: ModelContext) -> Model:
+        """Check configuration and files; the engine starts with the instance. Raises InferError."""
+        check_config(context.config)
+        return VllmModel(context, EngineDirectory(context))
+
+
+class VllmModel(Model):
+    """One version; a worker process has one instance of it."""
+
+    def __init__(self, context: ModelContext, directory: EngineDirectory) -> None:
+        self._context = context
+        self._directory = directory
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Start an engine. Raises InferError with what vLLM says."""
+        directory = self._directory
+        if spec.kind == "KIND_GPU":
+            self._choose_gpu(spec)
+        library = import_library()
+        arguments = directory.known_arguments(library.argument_names)
+        try:
+            made = library.AsyncEngineArgs(**arguments)
+        except Exception as error:  # vLLM's own classes, and classes of its checks
+            raise directory.error(
+                f"has arguments that vLLM {library.version} does not take: {reason(error)}"
+            ) from error
+        context = self._context
+        responses = EngineResponses(context.name, context.version)
+        engine = AsyncEngine(library, made, responses, directory.adapters, context.name)
+        _log.info("model '%s' version %d: vLLM %s", context.name, context.version, library.version)
+        return VllmInstance(engine, responses, directory)
+
+    def _choose_gpu(self, spec: InstanceSpec) -> None:
+        """Show the engine one GPU. Raises InferError(INVALID_ARG) if it needs several."""
+        count = self._directory.count("tensor_parallel_size") * self._directory.count("pipeline_parallel_size")
+        if count > 1:
+            raise invalid_argument(
+                f"model '{self._context.name}': its engine uses {count} GPUs, and an instance of KIND_GPU has one; "
+                "write instance_group { count: 1 kind: KIND_MODEL }"
+            )
+        os.environ[_VISIBLE_GPUS] = str(spec.device_id)
+
+
+class VllmInstance(Instance):
+    """Hands requests to an engine, which generates for all of them at a time."""
+
+    def __init__(self, engine: AsyncEngine, responses: EngineResponses, directory: EngineDirectory) -> None:
+        self._engine = engine
+        self._responses = responses
+        self._adapters = directory.adapters
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        """Begin to generate for each request of a batch; responses follow, also after the return."""
+        emit = batch.emit
+        if emit is None:
+            raise invalid_argument("the vllm backend executes decoupled models only")
+        batch.compute_start_ns = time.monotonic_ns()
+        for request in batch.requests:
+            try:
+                self._begin(request, batch)
+            except InferError as error:
+                emit(request, InferResponse(self._responses.empty, error=error))
+        batch.compute_end_ns = time.monotonic_ns()
+        return ()
+
+    def _begin(self, request: InferRequest, batch: Batch) -> None:
+        assert batch.emit is not None
+        self._engine.generate(request, read_engine_request(request, self._adapters), batch.emit)
+
+    @property
+    def says_ready(self) -> bool:
+        """Whether the engine lives."""
+        return not self._engine.is_dead
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.close()
