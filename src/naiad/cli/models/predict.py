@@ -16,9 +16,10 @@ from naiad.tools.predict.files.input_files import find_files
 from naiad.tools.predict.files.row_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXES, check_suffix, python_to_look
 from naiad.tools.predict.job_output import written_files
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
+from naiad.tools.predict.since.selection import state_of
 from naiad.tools.predict.stores.store_place import is_store_url, split_url
 
-_RAY_FIELD = re.compile(r"\bray(?: is)? '")
+_NAMED_FIELD = re.compile(r"\b(ray|since|state)(?: is)? '")
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
 """Between lines of progress where the terminal cannot change one."""
@@ -65,6 +66,13 @@ def make_parser() -> Parser:
     add("--rows-per-request", type=int, default=0, metavar="N", help="default max_batch_size of the model")
     add("--concurrency", type=int, default=0, metavar="N", help="requests at once; default 2 for each instance")
     add("--max-failed-rows", type=int, metavar="N", help="stop with an error when more rows fail; default no limit")
+    add(
+        "--since",
+        default="",
+        metavar="last|TIME",
+        help="only files that no run before has predicted, or changed since a time: 2026-03-01T00:00:00Z",
+    )
+    add("--state", default="", metavar="FILE", help="record of --since last; default MODEL.since.json by the output")
     add("--restart", action="store_true", help="discard what an interrupted run has finished")
     add(
         "--timeout",
@@ -99,6 +107,8 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
         concurrency=flags.concurrency,
         max_failed_rows=flags.max_failed_rows,
         restart=flags.restart,
+        since=flags.since,
+        state=flags.state,
         timeout_s=flags.timeout,
         keys=tuple(flags.key),
         headers=dict(map(parse_header, flags.header)),
@@ -115,7 +125,9 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
     else:
         check_output("--output", Path(job.output))
     # What a store has is asked later: one that is away is no mistake of the command line.
-    find_files([each for each in job.inputs if not is_store_url(each)], written_files(job.output))
+    written = written_files(job.output, state_of(job) if job.since else "")
+    here = [each for each in job.inputs if not is_store_url(each)]
+    find_files(here, written, may_be_none=bool(job.since))
     return job
 
 
@@ -157,11 +169,14 @@ def _in_flags(message: str) -> str:
     """Return an error about a field of a job as one about the flag that sets it."""
     for name in ("rows_per_request", "concurrency", "max_failed_rows", "timeout_s", "worker_cpus", "worker_gpus"):
         message = message.replace(name, f"--{name.removesuffix('_s').replace('_', '-')}")
-    return _RAY_FIELD.sub("--ray '", message)
+    return _NAMED_FIELD.sub(r"--\1 '", message)
 
 
 def summary_text(summary: Summary, model: str) -> str:
     """Return what was done, and the next command."""
+    if summary.is_nothing_new:
+        files = "file is" if summary.skipped_files == 1 else "files are"
+        return f"{model}: nothing to do, {summary.skipped_files:,} {files} not new; no output is written"
     new = summary.rows - summary.resumed_rows
     rate = f", {new / summary.seconds:,.0f} rows/s" if summary.seconds and new else ""
     earlier = f", {summary.resumed_rows:,} of them in an earlier run" if summary.resumed_rows else ""
@@ -172,6 +187,8 @@ def summary_text(summary: Summary, model: str) -> str:
     if summary.failed_rows:
         what = "row" if summary.failed_rows == 1 else "rows"
         lines.append(f"{summary.failed_rows:,} {what} failed; the reasons: {summary.rejected}")
+    if summary.skipped_files:
+        lines.append(f"not new: {summary.skipped_files:,} files of earlier runs")
     lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]
     return "\n".join([*lines, "", f"next: {_next(summary)}"])
 

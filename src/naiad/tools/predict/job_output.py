@@ -58,10 +58,10 @@ class RowOutput(Protocol):
         """Close the files."""
 
 
-def written_files(output: str) -> list[Path | str]:
-    """Return the files that a job leaves, objects as URLs."""
-    reasons = f"{output}.rejected.jsonl"
-    return [output, reasons] if is_store_url(output) else [Path(output), Path(reasons)]
+def written_files(output: str, state: str = "") -> list[Path | str]:
+    """Return the files that a job leaves, objects as URLs; `state` is one more."""
+    names = [output, f"{output}.rejected.jsonl", *([state] if state else ())]
+    return [each if is_store_url(each) else Path(each) for each in names]
 
 
 def rejected_path(output: Path) -> Path:

@@ -1,6 +1,7 @@
 """Run a batch prediction: the model, the files, the checkpoint, and the flow of rows between them."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from naiad.core.errors import invalid_argument
 from naiad.tools.predict.distributed.part_flow import PartFlow
 from naiad.tools.predict.distributed.ray_pool import open_ray_pool
 from naiad.tools.predict.distributed.worker_pool import WorkerPool
-from naiad.tools.predict.files.input_files import InputFiles, find_files
+from naiad.tools.predict.files.input_files import find_files
 from naiad.tools.predict.files.row_formats import check_suffix
 from naiad.tools.predict.files.row_reader import Reader
 from naiad.tools.predict.job_checkpoint import Facts, JobCheckpoint, file_facts
@@ -24,6 +25,7 @@ from naiad.tools.predict.pace import FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
 from naiad.tools.predict.row_flow import OnProgress, Pipeline, RecordedRows, first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
+from naiad.tools.predict.since.selection import Selection, select_files, state_of
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.sources.folder import FILE_KEY
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint, check_writable
@@ -44,7 +46,17 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
     check_suffix(job.output)
     if is_store_url(job.output):
         check_writable(job.output, job.timeout_s)
-    run = _Run(job, find_files(job.inputs, written_files(job.output), job.timeout_s), on_progress or _ignore)
+    written = written_files(job.output, state_of(job) if job.since else "")
+    files = find_files(job.inputs, written, job.timeout_s, may_be_none=bool(job.since))
+    with contextlib.closing(select_files(job, files)) as selection:
+        if not selection.files:
+            return Summary(0, 0, 0.0, job.output, "", skipped_files=selection.skipped, is_nothing_new=True)
+        if selection.must_restart:
+            job = replace(job, restart=True)
+        return _in_loop(_Run(job, selection, on_progress or _ignore))
+
+
+def _in_loop(run: "_Run") -> Summary:
     try:
         try:
             import uvloop
@@ -67,9 +79,10 @@ def _ignore(progress: JobProgress) -> None:
 class _Run:
     """One run of a job."""
 
-    def __init__(self, job: PredictJob, files: list[InputFiles], on_progress: OnProgress) -> None:
+    def __init__(self, job: PredictJob, selection: Selection, on_progress: OnProgress) -> None:
         self._job = job
-        self._files = files
+        self._selection = selection
+        self._files = selection.files
         self._on_progress = on_progress
         self._begin_s = time.monotonic()
 
@@ -97,10 +110,12 @@ class _Run:
             resumed_rows = checkpoint.position.rows
             set_aside: Mapping[str, str] = {}
             if checkpoint.position.finished and isinstance(checkpoint, JobCheckpoint):
+                self._selection.check()
                 publish(checkpoint)
             else:
                 set_aside = reader.set_aside
                 await self._complete(endpoint, signature, checkpoint, reader)
+            await in_thread(self._selection.commit, reader.set_aside)
             return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
         except BaseException:
             await in_thread(checkpoint.discard_if_empty)
@@ -186,10 +201,15 @@ class _Run:
             await in_thread(output.keep)
             raise
         self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
+        await in_thread(self._selection.check)
         await in_thread(output.finish, reader.set_aside)
 
     def _summary(self, checkpoint: JobCheckpoint | StoredCheckpoint, resumed_rows: int) -> Summary:
         position = checkpoint.position
         rejected = f"{checkpoint.output}.rejected.jsonl" if has_rejections(position) else ""
         seconds = time.monotonic() - self._begin_s
-        return Summary(position.rows, position.failed_rows, seconds, str(checkpoint.output), rejected, resumed_rows)
+        skipped = self._selection.skipped
+        output = str(checkpoint.output)
+        return Summary(
+            position.rows, position.failed_rows, seconds, output, rejected, resumed_rows, skipped_files=skipped
+        )

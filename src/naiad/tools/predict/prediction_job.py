@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.core.errors import invalid_argument
+from naiad.tools.predict.since_time import LAST, since_ns
 
 DEFAULT_TIMEOUT_S = 600.0
 
@@ -47,6 +48,12 @@ class PredictJob:
     """Header fields (metadata over gRPC) of each request to a server, an API key for example."""
     allow_pickle: bool = False
     """Load pickles of a repository, which execute code."""
+    since: str = ""
+    """`last` for the files that no run before has predicted, or a date and time with its zone, such as
+    `2026-03-01T00:00:00Z`, for those changed at that time or later; "" for all files."""
+    state: str = ""
+    """File or URL in which runs with `since="last"` record their files; "" for `MODEL.since.json` beside the
+    output."""
     ray: str = ""
     """Address of the Ray whose workers execute the model: `local`, `auto`, `HOST:PORT`, `ray://HOST:PORT`; "" for
     this process."""
@@ -69,6 +76,10 @@ class PredictJob:
             raise invalid_argument(f"max_failed_rows is {self.max_failed_rows}; expected 0 or more")
         if not self.timeout_s > 0:
             raise invalid_argument(f"timeout_s is {self.timeout_s:g}; expected more than 0 seconds")
+        if self.state and self.since != LAST:
+            raise invalid_argument(f"state is '{self.state}', and only runs with since 'last' record their files")
+        if self.since and self.since != LAST:
+            since_ns(self.since)
         self._check_workers()
 
     def _check_workers(self) -> None:
@@ -116,3 +127,7 @@ class Summary:
     """Rows that an interrupted run had finished before this one."""
     set_aside: Mapping[str, str] = field(default_factory=dict)
     """Input files that cannot be read, with the reasons; the output has no rows of them."""
+    skipped_files: int = 0
+    """Input files that are not new, with `since`."""
+    is_nothing_new: bool = False
+    """Whether there was nothing to do with `since`: nothing was executed, and no output written by this run."""

@@ -20,10 +20,20 @@ class NaiadPredictOperator(NaiadOperator):
 
     `inputs` are files, glob patterns and folders; `columns` maps columns of the files to inputs of the model. The
     output appears when all rows are done. A task that was interrupted continues where it stopped when Airflow starts
-    it again. Returns rows, failed rows, and the paths of the output and of the rejected rows.
+    it again. Returns rows, failed rows, the paths of the output and of the rejected rows, and
+    with `since` whether there was nothing new.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("conn_id", "model", "version", "inputs", "output_path", "columns")
+    template_fields: ClassVar[Sequence[str]] = (
+        "conn_id",
+        "model",
+        "version",
+        "inputs",
+        "output_path",
+        "columns",
+        "since",
+        "state",
+    )
 
     def __init__(  # noqa: PLR0913 - keyword-only, as in a DAG
         self,
@@ -39,6 +49,8 @@ class NaiadPredictOperator(NaiadOperator):
         concurrency: int = 0,
         max_failed_rows: int | None = None,
         restart: bool = False,
+        since: str = "",
+        state: str = "",
         timeout_s: float = 600.0,
         **settings: Any,
     ) -> None:
@@ -54,6 +66,8 @@ class NaiadPredictOperator(NaiadOperator):
         self.concurrency = concurrency
         self.max_failed_rows = max_failed_rows
         self.restart = restart
+        self.since = since
+        self.state = state
         self.timeout_s = timeout_s
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -71,6 +85,8 @@ class NaiadPredictOperator(NaiadOperator):
             raise AirflowFailException(str(failure)) if error.code in _MISTAKES else failure from error
         except OSError as error:
             raise AirflowException(f"model '{self.model}' was not asked: {error}") from error
+        if summary.is_nothing_new:
+            self.log.info("nothing to do: %d files are not new", summary.skipped_files)
         if summary.failed_rows:
             self.log.warning("%d rows failed; their reasons are in %s", summary.failed_rows, summary.rejected)
         self.log.info("%d rows in %.1f s: %s", summary.rows, summary.seconds, summary.output)
@@ -79,6 +95,7 @@ class NaiadPredictOperator(NaiadOperator):
             "failed_rows": summary.failed_rows,
             "output": summary.output,
             "rejected": summary.rejected,
+            "is_nothing_new": summary.is_nothing_new,
         }
 
     def _job(self, url: str, headers: Mapping[str, str]) -> PredictJob:
@@ -94,6 +111,8 @@ class NaiadPredictOperator(NaiadOperator):
             concurrency=self.concurrency,
             max_failed_rows=self.max_failed_rows,
             restart=self.restart,
+            since=self.since,
+            state=self.state,
             timeout_s=self.timeout_s,
             keys=self.keys,
             headers=headers,

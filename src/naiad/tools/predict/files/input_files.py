@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.core.errors import invalid_argument, not_found
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.tools.predict.files.row_formats import has_rows, open_row_file
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
@@ -31,6 +31,13 @@ class InputFiles:
         return self.rows or ([] if isinstance(self.path, ObjectFolder) else [self.path])
 
 
+class NoFileYetError(InferError):
+    """A pattern or a folder without a file, which may come later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.NOT_FOUND, message)
+
+
 class WrittenFiles:
     """The files that a job writes, which it does not read."""
 
@@ -49,9 +56,15 @@ class WrittenFiles:
 
 
 def find_files(
-    inputs: Iterable[str], written: Collection[Path | str], patience_s: float = DEFAULT_TIMEOUT_S
+    inputs: Iterable[str],
+    written: Collection[Path | str],
+    patience_s: float = DEFAULT_TIMEOUT_S,
+    *,
+    may_be_none: bool = False,
 ) -> list[InputFiles]:
     """Return the files of paths, patterns, folders and URLs; `patience_s` is for stores that are busy.
+
+    With `may_be_none` a pattern and a folder may have no file yet.
 
     `written` are the files that the job writes: patterns and folders do not include them, so that the same command
     finds the same files again. Raises InferError if a file does not exist, or is one of `written`.
@@ -59,7 +72,11 @@ def find_files(
     ours = WrittenFiles(written)
     found: list[InputFiles] = []
     for text in inputs:
-        found += _in_store(text, ours, patience_s) if is_store_url(text) else _on_disk(text, ours)
+        try:
+            found += _in_store(text, ours, patience_s) if is_store_url(text) else _on_disk(text, ours)
+        except NoFileYetError:
+            if not may_be_none:
+                raise
     _check_kinds(found)
     return found
 
@@ -77,7 +94,7 @@ def _on_disk(text: str, ours: WrittenFiles) -> list[InputFiles]:
     matches = sorted(Path(each) for each in glob.glob(text, recursive=True))
     files: list[FilePath] = [each for each in matches if each.is_file() and not ours.has(each)]
     if not files:
-        raise not_found(f"--input {text}: no file has a name of this pattern")
+        raise NoFileYetError(f"--input {text}: no file has a name of this pattern")
     return _grouped(files)
 
 
@@ -87,7 +104,7 @@ def _in_store(text: str, ours: WrittenFiles, patience_s: float) -> list[InputFil
     if objects and not files and not glob.has_magic(text):
         raise invalid_argument(f"--input {text} is an object that the job writes; choose another output")
     if not files:
-        raise not_found(f"--input {text}: no object has a name of this pattern")
+        raise NoFileYetError(f"--input {text}: no object has a name of this pattern")
     return _grouped(files) if folder is None else [InputFiles(folder, files)]
 
 
@@ -105,7 +122,7 @@ def _files_of(folder: Path, ours: WrittenFiles) -> list[FilePath]:
     names = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
     files: list[FilePath] = [each for each in names if not ours.has(each)]
     if not files:
-        raise not_found(f"--input {folder}: the folder has no files")
+        raise NoFileYetError(f"--input {folder}: the folder has no files")
     return files
 
 
