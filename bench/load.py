@@ -1,4 +1,7 @@
-"""Runs the load generators, wrk for HTTP and h2load for gRPC, and charges what the server used to its requests."""
+"""Runs the load generators and charges what the server used to its requests.
+
+h2load is for gRPC, wrk for HTTP; h2load is for HTTP too where there is no wrk.
+"""
 
 import json
 import math
@@ -94,7 +97,8 @@ def measure(server: Running, payload: Payload, shape: Shape, seconds: float, war
     Raises RuntimeError when a request failed or an answer was not as long as the one that was checked.
     """
     with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
-        tool = (_H2load if payload.transport == GRPC else _Wrk)(server, payload, shape, Path(scratch))
+        has_wrk = payload.transport != GRPC and shutil.which("wrk") is not None
+        tool = (_Wrk if has_wrk else _H2load)(server, payload, shape, Path(scratch))
         tool.warm_up(warm_up_s)
         meter, client = CpuMeter(server.process.pid), _children_cpu()
         outcome = tool.run(seconds)
@@ -158,7 +162,7 @@ class _Wrk:
 
 
 class _H2load:
-    """h2load: every connection keeps `streams` requests in flight."""
+    """h2load: every connection keeps `streams` requests in flight; over HTTP/1.1 one."""
 
     def __init__(self, server: Running, payload: Payload, shape: Shape, scratch: Path) -> None:
         self._payload = payload
@@ -168,7 +172,11 @@ class _H2load:
         for name, value in payload.headers:
             self._command += ["-H", f"{name}: {value}"]
         self._command.append(f"--log-file={self._log}")
-        self._url = f"http://127.0.0.1:{server.grpc_port}{payload.path}"
+        port = server.grpc_port
+        if payload.transport != GRPC:
+            self._command.append("--h1")
+            port = server.http_port
+        self._url = f"http://127.0.0.1:{port}{payload.path}"
         self._rate = 0.0
 
     def warm_up(self, seconds: float) -> None:

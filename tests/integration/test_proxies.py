@@ -1,5 +1,6 @@
 """REST and gRPC over TLS through the proxies of deploy/proxies, also when a server ends."""
 
+import http.server
 import itertools
 import json
 import re
@@ -17,6 +18,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
+from naiad.protocol.status_table import NOT_BEGUN
 from support.certificates import Certificates
 from support.model_repository import write_identity
 from support.ports import free_port
@@ -26,6 +28,7 @@ from support.server_process import ServerProcess
 from support.waiting import wait_until
 
 INFER = "/v2/models/identity/infer"
+SLOW = "/v2/models/slow/infer"
 PAUSE_S = 0.05
 """Between requests of a thread."""
 STEP_S = 0.1
@@ -62,6 +65,7 @@ class Scene:
         self._start_count = 0
         write_identity(root / "models")
         write_running_sum(root / "models", "running_sum", "direct { }")
+        write_identity(root / "models", "slow", parameters={"execute_delay_ms": "3000"})
         self._ports = [free_port(), free_port()]
         self.servers = [self._start(index) for index in range(2)]
         for server in self.servers:
@@ -134,7 +138,40 @@ def sequence_sums(client: grpcclient.InferenceServerClient, number: int) -> list
     return sums
 
 
-def test_rest_and_grpc_pass_and_are_retried(scene: Scene) -> None:
+def executions(server: ServerProcess, model: str) -> int:
+    """Return how many requests a server has executed, or executes."""
+    text = server.get("/metrics", url=server.metrics_url).body.decode()
+    names = "nv_inference_request_success|naiad_inference_executing_request_count"
+    rows = re.findall(rf'^(?:{names})\{{model="{model}",.*\}} (\S+)$', text, re.MULTILINE)
+    return sum(int(float(each)) for each in rows)
+
+
+def kill_while_executing(scene: Scene, client: grpcclient.InferenceServerClient, kind: str) -> ServerProcess:
+    """Kill the server that executes a slow request, which fails; return the other server."""
+    statuses: SimpleQueue[object] = SimpleQueue()
+
+    def send() -> None:
+        if kind == "envoy":
+            try:
+                client.infer("slow", grpc_request())
+                statuses.put(200)
+            except InferenceServerException:
+                statuses.put(502)
+        else:
+            statuses.put(scene.proxy.rest(SLOW, BODY)[0])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    wait_until(lambda: sum(executions(each, "slow") for each in scene.servers) == 1)
+    victim = next(each for each in scene.servers if executions(each, "slow"))
+    victim.process.kill()
+    victim.wait_exit()
+    thread.join()
+    assert statuses.get() in (502, 503)
+    return next(each for each in scene.servers if each is not victim)
+
+
+def test_rest_and_grpc_pass_and_are_retried(scene: Scene, kind: str) -> None:
     proxy = scene.proxy
     status, body = proxy.rest(INFER, BODY)
     assert status == 200
@@ -148,13 +185,59 @@ def test_rest_and_grpc_pass_and_are_retried(scene: Scene) -> None:
         assert proxy.rest("/v2/repository/index", b"{}")[0] == 403
         with pytest.raises(InferenceServerException):
             client.load_model("identity")
-        # One server is gone at once: requests reach the other one.
-        scene.servers[0].process.kill()
-        scene.servers[0].wait_exit()
+        # One server is gone at once, while it executes a request: others reach the other one, that one fails.
+        left = kill_while_executing(scene, client, kind)
+        assert executions(left, "slow") == 0, "a request that had begun is not repeated"
         for _ in range(20):
             assert proxy.rest(INFER, BODY)[0] == 200
             assert np.array_equal(client.infer("identity", grpc_request()).as_numpy("OUTPUT0"), VALUES)
         assert stream(client, 3) == [True] * 3
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """A server that is healthy and refuses each request; another one, `is_willing`, does not."""
+
+    is_willing = False
+    header = ""
+
+    def do_GET(self) -> None:
+        self.answer(200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200 if self.is_willing else 503)
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        if status == 503 and self.header:
+            self.send_header(self.header, "1")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("kind", "header"), [("envoy", NOT_BEGUN.decode()), ("envoy", "")], indirect=["kind"])
+def test_envoy_repeats_what_was_not_begun(kind: str, header: str, tmp_path: Path, certificates: Certificates) -> None:
+    servers = [
+        http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (Refusing,), {"is_willing": is_willing, "header": header})
+        )
+        for is_willing in (False, True)
+    ]
+    for each in servers:
+        threading.Thread(target=each.serve_forever, daemon=True).start()
+    proxy = Proxy(kind, tmp_path, certificates, [f"127.0.0.1:{each.server_port}" for each in servers])
+    try:
+        wait_until(lambda: proxy.rest(INFER, BODY)[0] == 200)
+        statuses = {proxy.rest(INFER, BODY)[0] for _ in range(30)}
+        assert statuses == ({200} if header else {200, 503})
+    finally:
+        proxy.stop()
+        for each in servers:
+            each.shutdown()
+            each.server_close()
 
 
 class Load:

@@ -290,7 +290,7 @@ HealthListener = Callable[[Instance, str], None]
 
 
 class InstanceDiedError(InferError):
-    """The worker of an instance died while it had a batch; `message` names the instance and the signal."""
+    """The worker of an instance died while it had a batch; `message` names the instance and the signal.
 
-    has_begun: bool = True
-    """Whether the worker may have begun to execute the batch; if not, the batch can be executed by another one."""
+    If the worker has not begun the batch (`has_begun`), another one can execute it.
+    """

@@ -2,6 +2,8 @@
 
 from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ConnectionFailedError, NotConnectedError
+from naiad.client.replicas.replica_calls import RetryCounts
+from naiad.client.replicas.replica_set import ReplicaState
 from naiad.client.sync_client import SyncClient, connect
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestedOutput
@@ -13,7 +15,9 @@ __all__ = [
     "InferError",
     "InferResult",
     "NotConnectedError",
+    "ReplicaState",
     "RequestedOutput",
+    "RetryCounts",
     "SyncClient",
     "connect",
 ]

@@ -4,21 +4,26 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from naiad.client.connecting import Connector, default_tls, parse_address
+from naiad.client.connecting import Connector, ServerAddress, default_tls, parse_address
 from naiad.client.live_events import LiveEvent
 from naiad.client.notebook import StatisticsRows, outputs_html
+from naiad.client.replicas.replica_calls import Calls, ReplicaCalls, RetryCounts
+from naiad.client.replicas.replica_set import ReplicaState
+from naiad.client.replicas.resolution import check_name, resolve_name
+from naiad.client.replicas.retry_budget import DEFAULT_SHARE, RetryBudget
 from naiad.client.transport.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.transport.http1 import Http1Pool
 from naiad.client.transport.http2 import Http2Pool
 from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import MASKED, conversion_hint, from_numpy
-from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import NO_PARAMETERS, Parameters, ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader
@@ -77,8 +82,13 @@ class InferResult(Mapping[str, Array]):
         return outputs_html(f"{self.model_name} {self.model_version}", self.specs, self, note)
 
 
+_MAX_ADDRESSES = 64
+_CONNECT_S, _CONNECT_SOON_S = 10.0, 2.0
+"""To open a connection: to the only server, and to one of several, where another one may get the call."""
+
+
 class Client:
-    """A client of one server, for one event loop.
+    """A client of one server, or of several with the same models, for one event loop.
 
         async with Client("grpc://localhost:8001") as client:
             result = await client.infer("add", {"A": a, "B": b})
@@ -88,38 +98,63 @@ class Client:
     InferError(DEADLINE_EXCEEDED) after `timeout_s`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of the connections, keyword-only
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         max_connections: int = 64,
         max_response_bytes: int = INT32_MAX,
-        connect_timeout_s: float = 10.0,
+        connect_timeout_s: float | None = None,
         timeout_s: float | None = None,
+        resolve: bool = False,
+        retry_share: float = DEFAULT_SHARE,
+        retry_begun: bool = False,
     ) -> None:
         """Make a client for `http://`, `https://`, `grpc://`, `grpcs://`, `http+unix://` or `grpc+unix://`.
 
         `headers` (metadata over gRPC) are sent with each call, an API key for example. `tls` replaces the default
         context, which trusts the system's certificates; its ALPN protocols are set. `timeout_s` is the default for
-        all calls; None for no limit. No connection is opened yet.
+        all calls; None for no limit. No connection is opened yet. `connect_timeout_s` is 10 for one server, and 2 for
+        each of several.
+
+        Several addresses, in a list or separated by commas, are servers with the same models; with `resolve` all
+        addresses of one name are. A call that one server has not begun is sent to another one: at most
+        `retry_share` of the calls, and ten each second. With `retry_begun` a request whose connection broke is sent
+        again as well; then the models may execute it twice.
 
         Raises InferError(INVALID_ARG) for a wrong address or header.
         """
-        self._url = url
+        addresses = parse_addresses(url)
+        self._url = ", ".join(each.url for each in addresses)
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
         _check_headers(self._headers)
-        address = parse_address(url)
-        connector = Connector(address, default_tls(address, tls), connect_timeout_s)
-        self._calls: GrpcCalls | RestCalls
-        if address.is_grpc:
-            limits = Http2Limits(message_bytes=max_response_bytes)
-            self._calls = GrpcCalls(Http2Pool(connector, max_connections, limits), address, self._headers)
-        else:
+        is_one = len(addresses) == 1 and not resolve
+        contexts = [default_tls(each, tls) for each in addresses]
+        limit_s = connect_timeout_s or (_CONNECT_S if is_one else _CONNECT_SOON_S)
+
+        def open_calls(address: ServerAddress) -> Calls:
+            connector = Connector(address, contexts[0], limit_s)
+            if address.is_grpc:
+                limits = Http2Limits(message_bytes=max_response_bytes)
+                return GrpcCalls(Http2Pool(connector, max_connections, limits), address, self._headers)
             pool = Http1Pool(connector, max_connections, Http1ClientLimits(body_bytes=max_response_bytes))
-            self._calls = RestCalls(pool, address.authority, self._headers)
+            return RestCalls(pool, address.authority, self._headers)
+
+        self._calls: Calls | ReplicaCalls
+        if is_one:
+            self._calls = open_calls(addresses[0])
+        else:
+            name = check_name(addresses) if resolve else None
+            self._calls = ReplicaCalls(
+                () if name else addresses,
+                open_calls,
+                RetryBudget(retry_share),
+                retries_begun=retry_begun,
+                resolve=partial(resolve_name, name, limit_s) if name else None,
+            )
 
     async def __aenter__(self) -> Self:
         """Return the client; connections are opened by calls."""
@@ -134,6 +169,25 @@ class Client:
     def close(self) -> None:
         """Close all connections; calls in progress fail."""
         self._calls.close()
+
+    @property
+    def retries(self) -> RetryCounts:
+        """How many calls were made and sent again; zeros for a client of one server."""
+        return self._calls.counts if isinstance(self._calls, ReplicaCalls) else RetryCounts()
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        """The servers of a client of several: which are away, and how many calls each got."""
+        return self._calls.states if isinstance(self._calls, ReplicaCalls) else []
+
+    @property
+    def _one(self) -> Calls:
+        """The calls to the only server. Raises InferError(UNSUPPORTED) if there are several."""
+        if isinstance(self._calls, ReplicaCalls):
+            raise unsupported(
+                f"this call is for one server, and the client has several ({self._url}); use one address"
+            )
+        return self._calls
 
     async def infer(  # noqa: PLR0913 - the fields of the protocol's request, keyword-only
         self,
@@ -240,11 +294,11 @@ class Client:
         self, model: str = "", version: str = "", *, timeout_s: float | None = None
     ) -> list[dict[str, Any]]:
         """Return counts and durations, a row per version; of all models without a name."""
-        return StatisticsRows(await self._within(timeout_s, self._calls.statistics(model, version)))
+        return StatisticsRows(await self._within(timeout_s, self._one.statistics(model, version)))
 
     async def explain(self, model: str, version: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
-        return await self._within(timeout_s, self._calls.explain(model, version))
+        return await self._within(timeout_s, self._one.explain(model, version))
 
     def live(
         self, model: str = "", version: str = "", *, interval_ms: int = 1000, log: bool = False
@@ -256,25 +310,25 @@ class Client:
         query = {"interval_ms": str(interval_ms)}
         if model:
             query |= {"model": model} | ({"version": version} if version else {})
-        return self._calls.live(query | ({"log": "true"} if log else {}))
+        return self._one.live(query | ({"log": "true"} if log else {}))
 
     async def rollout(self, model: str, *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the rollout of a model with requests, errors and latencies of its versions; naiad, HTTP only."""
-        return await self._within(timeout_s, self._calls.rollout(model))
+        return await self._within(timeout_s, self._one.rollout(model))
 
     async def change_rollout(
         self, model: str, fields: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Change the rollout of a model and return it: fields of the declaration, or `action` or `to`; HTTP only."""
-        return await self._within(timeout_s, self._calls.change_rollout(model, fields))
+        return await self._within(timeout_s, self._one.change_rollout(model, fields))
 
     async def end_rollout(self, model: str, *, timeout_s: float | None = None) -> None:
         """End the rollout of a model: its newest version serves requests without a version; HTTP only."""
-        await self._within(timeout_s, self._calls.end_rollout(model))
+        await self._within(timeout_s, self._one.end_rollout(model))
 
     async def repository_index(self, *, only_ready: bool = False, timeout_s: float | None = None) -> list[IndexEntry]:
         """Return models, versions and states of the repository."""
-        return await self._within(timeout_s, self._calls.repository_index(only_ready=only_ready))
+        return await self._within(timeout_s, self._one.repository_index(only_ready=only_ready))
 
     async def load(
         self,
@@ -285,31 +339,31 @@ class Client:
         timeout_s: float | None = None,
     ) -> None:
         """Load or reload a model; `config` is JSON that replaces `config.pbtxt`, `files` replace the repository's."""
-        await self._within(timeout_s, self._calls.load(model, config, files or {}))
+        await self._within(timeout_s, self._one.load(model, config, files or {}))
 
     async def unload(self, model: str, *, unload_dependents: bool = False, timeout_s: float | None = None) -> None:
         """Unload a model, and with `unload_dependents` the models that an ensemble has brought."""
-        await self._within(timeout_s, self._calls.unload(model, unload_dependents=unload_dependents))
+        await self._within(timeout_s, self._one.unload(model, unload_dependents=unload_dependents))
 
     async def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, *, offset: int = 0, timeout_s: float | None = None
     ) -> None:
         """Register a part of the POSIX shared-memory object `key` as the region `name`."""
-        await self._within(timeout_s, self._calls.register_system(name, key, offset, byte_size))
+        await self._within(timeout_s, self._one.register_system(name, key, offset, byte_size))
 
     async def register_cuda_shared_memory(
         self, name: str, raw_handle: bytes, device_id: int, byte_size: int, *, timeout_s: float | None = None
     ) -> None:
         """Register the GPU allocation behind a `cudaIpcMemHandle_t` as the region `name`."""
-        await self._within(timeout_s, self._calls.register_cuda(name, raw_handle, device_id, byte_size))
+        await self._within(timeout_s, self._one.register_cuda(name, raw_handle, device_id, byte_size))
 
     async def unregister_system_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
         """Unregister a system region. Raises InferError(INVALID_ARG) for an empty name."""
-        await self._within(timeout_s, self._calls.unregister_system(_region_name(name)))
+        await self._within(timeout_s, self._one.unregister_system(_region_name(name)))
 
     async def unregister_cuda_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
         """Unregister a CUDA region. Raises InferError(INVALID_ARG) for an empty name."""
-        await self._within(timeout_s, self._calls.unregister_cuda(_region_name(name)))
+        await self._within(timeout_s, self._one.unregister_cuda(_region_name(name)))
 
     async def _within(self, timeout_s: float | None, call: Awaitable[_T]) -> _T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
@@ -320,6 +374,20 @@ class Client:
             raise InferError(
                 ErrorCode.DEADLINE_EXCEEDED, f"no response from {self._url} within {limit_s:g} s"
             ) from None
+
+
+def parse_addresses(url: str | Sequence[str]) -> Sequence[ServerAddress]:
+    """Return the addresses of a client, each once. Raises InferError(INVALID_ARG)."""
+    texts = [each.strip() for each in url.split(",")] if isinstance(url, str) else list(url)
+    found = [parse_address(each) for each in dict.fromkeys(texts) if each] or [parse_address("")]
+    if len(found) > _MAX_ADDRESSES:
+        raise invalid_argument(f"a client has at most {_MAX_ADDRESSES} addresses, not {len(found)}")
+    if len({(each.is_grpc, each.uses_tls) for each in found}) > 1:
+        raise invalid_argument(
+            f"the addresses {excerpt(', '.join(each.url for each in found))} differ in protocol or TLS; use one "
+            "scheme for all"
+        )
+    return found
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

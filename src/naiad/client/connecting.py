@@ -30,9 +30,13 @@ class ConnectionFailedError(InferError):
 class NotConnectedError(ConnectionFailedError):
     """No connection could be opened: the request was not sent, so that sending it again cannot execute it twice."""
 
+    has_begun = False
+
 
 class ClientClosedError(ConnectionFailedError):
     """The client was closed while the request waited for a connection."""
+
+    has_begun = False
 
     def __init__(self) -> None:
         super().__init__("the client was closed")
@@ -49,6 +53,8 @@ class ServerAddress:
     port: int
     unix_path: str
     """Of the Unix socket; empty for TCP."""
+    number: str = ""
+    """The one of the host's addresses to connect to; empty: any of them."""
 
     @property
     def authority(self) -> str:
@@ -115,7 +121,7 @@ class Connector:
                 else:
                     name = address.host if self.tls else None
                     _, protocol = await loop.create_connection(
-                        factory, address.host, address.port, ssl=self.tls, server_hostname=name
+                        factory, address.number or address.host, address.port, ssl=self.tls, server_hostname=name
                     )
         except TimeoutError:
             raise NotConnectedError(f"no connection to {address.url} within {self.timeout_s:g} s") from None

@@ -11,6 +11,9 @@ from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ClientClosedError, NotConnectedError
 from naiad.client.data_frames import is_frame, to_frame, to_inputs
 from naiad.client.loop_thread import LoopClient
+from naiad.client.replicas.replica_calls import RetryCounts
+from naiad.client.replicas.replica_set import ReplicaState
+from naiad.client.replicas.retry_budget import DEFAULT_SHARE
 from naiad.config.features import Features, read_features
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata
@@ -41,7 +44,7 @@ Rows = Array | Mapping[str, Any] | Sequence[Any]
 
 
 class SyncClient(LoopClient):
-    """A client of one server, for any thread.
+    """A client of one server, or of several with the same models, for any thread.
 
         with naiad.client.connect("localhost:8000") as client:
             labels = client.infer("cancer", frame)
@@ -52,19 +55,30 @@ class SyncClient(LoopClient):
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = 60.0,
         retry_s: float = 10.0,
+        resolve: bool = False,
+        retry_share: float = DEFAULT_SHARE,
+        retry_begun: bool = False,
     ) -> None:
-        """Make a client for an address of `Client`, or `HOST:PORT` for HTTP. No connection is opened yet.
+        """Make a client for an address of `Client`, or `HOST:PORT` for HTTP; for several as in `Client`.
 
-        Raises InferError(INVALID_ARG) for a wrong address or header.
+        No connection is opened yet. Raises InferError(INVALID_ARG) for a wrong address or header.
         """
-        address = url if "://" in url else f"http://{url}"
-        self._client = Client(address, headers=headers, timeout_s=timeout_s)
-        super().__init__(address, self._client.close)
+        given = [each.strip() for each in (url.split(",") if isinstance(url, str) else url)]
+        addresses = [each if "://" in each else f"http://{each}" for each in given]
+        self._client = Client(
+            addresses,
+            headers=headers,
+            timeout_s=timeout_s,
+            resolve=resolve,
+            retry_share=retry_share,
+            retry_begun=retry_begun,
+        )
+        super().__init__(", ".join(addresses), self._client.close)
         self._retry_s = retry_s
         self._models: dict[tuple[str, str], tuple[ModelMetadata, Features, frozenset[str]]] = {}
 
@@ -132,6 +146,16 @@ class SyncClient(LoopClient):
         """Return inputs, outputs and versions of a model."""
         return self._run(lambda: self._client.model_metadata(model, version))
 
+    @property
+    def retries(self) -> RetryCounts:
+        """How many calls were made and sent again; zeros for a client of one server."""
+        return self._client.retries
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        """The servers of a client of several: which are away, and how many calls each got."""
+        return self._client.replicas
+
     def _model(self, model: str, version: str) -> tuple[ModelMetadata, Features, frozenset[str]]:
         known = self._models.get((model, version))
         if known is None:
@@ -160,7 +184,22 @@ class SyncClient(LoopClient):
 
 
 def connect(
-    url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float | None = 60.0, retry_s: float = 10.0
+    url: str | Sequence[str],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = 60.0,
+    retry_s: float = 10.0,
+    resolve: bool = False,
+    retry_share: float = DEFAULT_SHARE,
+    retry_begun: bool = False,
 ) -> SyncClient:
     """Return a client with plain calls; see `SyncClient`."""
-    return SyncClient(url, headers=headers, timeout_s=timeout_s, retry_s=retry_s)
+    return SyncClient(
+        url,
+        headers=headers,
+        timeout_s=timeout_s,
+        retry_s=retry_s,
+        resolve=resolve,
+        retry_share=retry_share,
+        retry_begun=retry_begun,
+    )

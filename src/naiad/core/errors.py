@@ -106,6 +106,11 @@ class InferError(Exception):
     `rejection` is the reason in metrics; by default it follows from `code`.
     """
 
+    has_begun: bool = True
+    """Whether the request may have been executed, or part of it. What sets it to False knows that it was not: then
+    another server, or another worker, may get the request. `with_message` returns an error that does not know it.
+    """
+
     def __init__(
         self,
         code: ErrorCode,
@@ -177,6 +182,13 @@ def not_found(message: str, rejection: Rejection = Rejection.INVALID) -> InferEr
 def unavailable(message: str, rejection: Rejection = Rejection.NOT_READY) -> InferError:
     """Return an UNAVAILABLE error with `message`."""
     return InferError(ErrorCode.UNAVAILABLE, message, rejection=rejection)
+
+
+def rejected(message: str) -> InferError:
+    """Return an UNAVAILABLE error of a request that was not begun: another server may execute it."""
+    error = unavailable(message)
+    error.has_begun = False
+    return error
 
 
 def permission_denied(message: str) -> InferError:

@@ -69,6 +69,7 @@ class Inference:
                 trace.drop()
             if recording is not None:
                 recording.end(request, error)
+            error.has_begun = False
             raise
 
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:

@@ -25,6 +25,7 @@ def hold_context(context: HttpContext, cold: ColdModelError, handle: Callable[[]
     name = name_of(cold.key)
 
     def refuse(error: InferError) -> None:
+        error.has_begun = False
         failed_requests.refuse(context, "", name, "", error)
 
     def leave(why: CancelReason) -> None:
@@ -82,6 +83,7 @@ def hold_call(
     """
 
     def refuse(error: InferError) -> None:
+        error.has_begun = False
         failed_requests.refuse_infer(call, "", name_of(cold.key), "", error)
 
     def leave(why: CancelReason) -> None:

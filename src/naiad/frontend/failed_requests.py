@@ -4,13 +4,13 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import quote
 
-from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, ErrorCode, InferError, Rejection
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.engine.engine import Engine
 from naiad.engine.on_demand.held_requests import ColdModelError
 from naiad.frontend.context import CancelReason, HttpContext, version_of
-from naiad.frontend.reply_headers import JSON_HEADERS, RETRY_AFTER
+from naiad.frontend.reply_headers import JSON_HEADERS, REFUSED, RETRY_AFTER
 from naiad.protocol.error_body import error_body
 from naiad.protocol.json.document import SHORT_BYTES
 from naiad.protocol.json.infer.infer import leading_id
@@ -44,7 +44,7 @@ def refuse(context: HttpContext, request_id: str, model: str, version: str, erro
     status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers = (*headers, RETRY_AFTER)
+        headers = (*headers, RETRY_AFTER, REFUSED) if _is_refused(error) else (*headers, RETRY_AFTER)
     context.respond(status, headers, (error_body(context.path, status, message, error),))
 
 
@@ -69,6 +69,11 @@ def log(
     )
     request_id = request_id[:MAX_EXCERPT_CHARACTERS]
     return request_id, error.message.replace(UNKNOWN_ID, request_id, 1)
+
+
+def _is_refused(error: InferError) -> bool:
+    """Return whether another server may execute a request; not if the time that it wanted to wait is over."""
+    return not error.has_begun and error.code is ErrorCode.UNAVAILABLE and error.rejection is not Rejection.TIMEOUT
 
 
 def id_header(request_id: str) -> tuple[bytes, bytes]:
@@ -120,5 +125,7 @@ def refuse_infer(call: StatusReceiver, request_id: str, model: str, version: str
     """End an inference call with the status of any `error`, and log the failure."""
     request_id, message = log("gRPC", request_id, model, version, error, getattr(call, "key_name", ""))
     # A header value is printable ASCII; an id is any text.
-    trailer = quote(request_id, safe=_TRAILER_SAFE).encode()
-    call.finish(status_of(error).grpc, message, ((_REQUEST_ID, trailer),))
+    trailers: Headers = ((_REQUEST_ID, quote(request_id, safe=_TRAILER_SAFE).encode()),)
+    if _is_refused(error):
+        trailers = (*trailers, REFUSED)
+    call.finish(status_of(error).grpc, message, trailers)

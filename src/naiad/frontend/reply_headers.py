@@ -2,9 +2,13 @@
 
 import time
 
+from naiad.protocol.status_table import NOT_BEGUN
+
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 RETRY_AFTER = (b"Retry-After", b"1")
 """Header field of every 503."""
+REFUSED = (NOT_BEGUN, b"1")
+"""Header field, and trailer, of a request that was refused before it began."""
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

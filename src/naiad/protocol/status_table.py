@@ -5,6 +5,11 @@ from dataclasses import dataclass
 
 from naiad.core.errors import ErrorCode, InferError
 
+NOT_BEGUN = b"naiad-not-begun"
+"""Header field of a 503, and trailer of a call with UNAVAILABLE: the request was not begun, and another server may
+execute it.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from naiad.client.connecting import ClientClosedError, Connector, NotConnectedError, default_tls, parse_address
+from naiad.client.connecting import Connector, NotConnectedError, default_tls, parse_address
 from naiad.client.transport.grpc import NO_HEADERS, GrpcCalls
-from naiad.client.transport.grpc_connection import CallRefusedError
 from naiad.client.transport.http2 import Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, cause_of, internal
@@ -80,10 +79,8 @@ class GrpcServer:
             result = RemoteFailure(InferError(ErrorCode.DEADLINE_EXCEEDED, f"no response within {timeout_s:g} s"))
         except NotConnectedError as error:
             result = RemoteFailure(error, has_begun=False, is_away=True)
-        except (CallRefusedError, ClientClosedError) as error:
-            result = RemoteFailure(error, has_begun=False)
         except InferError as error:
-            result = RemoteFailure(error)
+            result = RemoteFailure(error, has_begun=error.has_begun)
         except Exception as error:  # the request gets its response in any case
             report("a request to another server", error)
             result = RemoteFailure(internal(cause_of(error)))

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar, cast
 from naiad.client.connecting import ConnectionFailedError
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.tensor import Buffer
-from naiad.protocol.status_table import code_of_grpc
+from naiad.protocol.status_table import NOT_BEGUN, code_of_grpc
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, MessageAssembler, call_status
 from naiad.wire.http2.client_connection import ClientConnection, ClientStream
 from naiad.wire.http2.connection_limits import Http2Limits
@@ -33,6 +33,8 @@ _OK_TRAILERS: Fields = ((b"grpc-status", b"0"),)
 
 class CallRefusedError(ConnectionFailedError):
     """The server has not processed the call; it may be sent again."""
+
+    has_begun = False
 
 
 class ClientCall(ClientStream, abc.ABC):
@@ -211,7 +213,7 @@ class GrpcConnection(asyncio.Protocol, Generic[C]):
         status, text = call_status(stream.head.status, stream.head.fields, trailers)
         if not status and trailers == _OK_TRAILERS:
             self._ok_trailers = trailers
-        stream.ended(InferError(code_of_grpc(status), text) if status else None, trailers)
+        stream.ended(_failure(status, text, (*stream.head.fields, *trailers)) if status else None, trailers)
 
     def stream_reset(self, stream: C, code: int) -> None:
         """End a call that the server has reset."""
@@ -227,3 +229,11 @@ class GrpcConnection(asyncio.Protocol, Generic[C]):
 
     def goaway_received(self, code: int) -> None:
         """Do nothing yet: the rest of the received data may end further calls before the connection retires."""
+
+
+def _failure(status: int, text: str, fields: Fields) -> InferError:
+    """Return the error that the server ended a call with."""
+    error = InferError(code_of_grpc(status), text)
+    if error.code is ErrorCode.UNAVAILABLE and any(name == NOT_BEGUN for name, _ in fields):
+        error.has_begun = False
+    return error

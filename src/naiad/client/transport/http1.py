@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector, NotConnectedError
 from naiad.core.tensor import Buffer
 from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, Response, ResponseError
 
@@ -25,11 +25,12 @@ class Http1Protocol(asyncio.Protocol):
     async def exchange(self, parts: Sequence[Buffer]) -> Response:
         """Send a request and return its response; a caller that is cancelled closes the connection.
 
-        Raises ConnectionFailedError when the connection breaks, or the response is malformed.
+        Raises ConnectionFailedError when the connection breaks, or the response is malformed; NotConnectedError when
+        it was closed before.
         """
         transport = self._transport
         if transport is None or not self._http.can_send:
-            raise ConnectionFailedError(self._failure)
+            raise NotConnectedError(self._failure)  # nothing was sent
         self._http.expect()
         response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._response = response

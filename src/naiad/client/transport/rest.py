@@ -9,12 +9,12 @@ from naiad.client.live_events import LiveEvent, live_events
 from naiad.client.transport.http1 import Http1Pool
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, internal, unsupported
+from naiad.core.errors import ErrorCode, InferError, internal, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.json import client as bodies
-from naiad.protocol.status_table import code_of_http
+from naiad.protocol.status_table import NOT_BEGUN, code_of_http
 from naiad.wire.http1_client import Response, encode_request
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -173,7 +173,10 @@ class RestCalls:
 
 def _failure(response: Response) -> InferError:
     message = bodies.decode_error(response.body) or f"the server answered with HTTP status {response.status}"
-    return InferError(code_of_http(response.status), message)
+    error = InferError(code_of_http(response.status), message)
+    if error.code is ErrorCode.UNAVAILABLE and response.headers.get(NOT_BEGUN):
+        error.has_begun = False
+    return error
 
 
 def _model_path(model: str, version: str) -> str:

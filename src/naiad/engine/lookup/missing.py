@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from naiad.config.autofill import NO_VERSION
 from naiad.config.problem import nearest
 from naiad.config.rollout.rollout_declaration import NAMES, STABLE
-from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, rejected
 from naiad.core.model import IndexEntry, ModelKey
 from naiad.repository.stores.namespaces import ambiguous
 
@@ -20,7 +20,7 @@ _WITHOUT_VERSION = NO_VERSION.partition("{")[0]
 
 def still_loading(name: str) -> InferError:
     """Return the error of a model that may become ready during the start of the server."""
-    return unavailable(
+    return rejected(
         f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
         "its models: send the request again when the server is ready"
     )
@@ -67,10 +67,10 @@ def missing_version(
     """
     opening = f"Request for unknown model: '{excerpt(name)}'"
     if refusal:
-        return unavailable(f"{opening} is not at ready state: {refusal}")
+        return rejected(f"{opening} is not at ready state: {refusal}")
     if named and version in ("", "-1", *named):
         role = version if version in named else STABLE
-        return unavailable(
+        return rejected(
             f"{opening} version {named[role]}, which is '{role}' in the rollout of the model, is not at ready state"
         )
     if version in ("", "-1", *NAMES):
@@ -89,7 +89,7 @@ def _missing_number(opening: str, version: str, rows: Sequence[IndexEntry]) -> I
         return not_found(
             f"{opening} version {excerpt(version)} is not found{_known_versions(known)}", Rejection.UNKNOWN_MODEL
         )
-    return unavailable(f"{opening} version {excerpt(version)} is not at ready state")
+    return rejected(f"{opening} version {excerpt(version)} is not at ready state")
 
 
 def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:

@@ -206,7 +206,9 @@ class RemoteModel(Served):
                 return
         elif error.code is ErrorCode.UNAVAILABLE:
             address.check_ns = 0
-        self._fail(call, self._named(error, address))
+        named = self._named(error, address)
+        named.has_begun = failure.has_begun
+        self._fail(call, named)
 
     def _named(self, error: InferError, address: RemoteAddress | None = None) -> InferError:
         """Return an error with the name of the model, and of the server that returned it."""

@@ -5,6 +5,7 @@ clients. The reservation is at most twice the number of received bytes, plus a f
 """
 
 from naiad.core.limits.request_limits import RequestBudget
+from naiad.frontend.reply_headers import REFUSED, RETRY_AFTER
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
 
@@ -37,7 +38,7 @@ def check_length(budget: RequestBudget, length: int) -> None:
 
 def budget_exceeded() -> HttpError:
     """Return the HTTP error of a request whose bytes do not fit into the budget."""
-    return HttpError(503, BUDGET_EXCEEDED, ((b"Retry-After", b"1"),))
+    return HttpError(503, BUDGET_EXCEEDED, (RETRY_AFTER, REFUSED))
 
 
 class BodyReservation:

@@ -280,6 +280,7 @@ class Dispatcher:
         now_ns = _now_ns()
         for request, error in dropped:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
+            error.has_begun = False
             # A queue may keep a stale entry for a while; release the inputs now.
             request.data = ()
             if self.decoupled_responses is not None:

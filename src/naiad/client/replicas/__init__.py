@@ -1,0 +1,1 @@
+"""A client of several servers with the same models: which one gets a call, and which calls are sent again."""

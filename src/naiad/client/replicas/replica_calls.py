@@ -1,0 +1,318 @@
+"""Calls to several servers: a call that one has certainly not begun goes to another one.
+
+Theory of operation. A call is sent to one server at a time. It is sent again only after an error whose `has_begun` is
+False: there was no connection, HTTP/2 refused the stream, or the server says that it did not begin (`status_table`).
+With `retries_begun` also after a connection that broke, for models whose requests may be executed twice. Each retry
+is taken from the budget. A server without a connection gets no calls until a task has seen that it answers; while
+all are away, calls try one of them. Requests of a sequence go to one server, and only the first one may move.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from naiad.client.connecting import (
+    ClientClosedError,
+    ConnectionFailedError,
+    DecodedResponse,
+    NotConnectedError,
+    ServerAddress,
+)
+from naiad.client.replicas.replica_set import Replica, ReplicaSet, ReplicaState
+from naiad.client.replicas.retry_budget import RetryBudget
+from naiad.client.transport.grpc import GrpcCalls
+from naiad.client.transport.rest import RestCalls
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, excerpt, unavailable
+from naiad.core.model import ModelMetadata, ServerMetadata
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Buffer
+
+_AWAY_S = 1.0
+"""Between two looks at a server without a connection."""
+_RESOLVE_S = 30.0
+"""Between two looks at the addresses of a name."""
+
+Calls: TypeAlias = GrpcCalls | RestCalls
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryCounts:
+    """What a client of several servers has done."""
+
+    calls: int = 0
+    """Calls, each counted once."""
+    retries: int = 0
+    """Calls that were sent again, each time counted."""
+    over_budget: int = 0
+    """Calls that failed because the budget had no retry for them."""
+
+
+class ReplicaCalls:
+    """The calls of `GrpcCalls` and `RestCalls` that do not need a certain server."""
+
+    def __init__(
+        self,
+        addresses: Sequence[ServerAddress],
+        open_calls: Callable[[ServerAddress], Calls],
+        budget: RetryBudget,
+        *,
+        retries_begun: bool = False,
+        resolve: Callable[[], Awaitable[Sequence[ServerAddress]]] | None = None,
+    ) -> None:
+        """`resolve` returns the addresses of the moment; without it they stay as they are."""
+        self._open_calls = open_calls
+        self._budget = budget
+        self._retries_begun = retries_begun
+        self._resolve = resolve
+        self._resolving: asyncio.Task[None] | None = None
+        self._resolve_at_s = 0.0
+        self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each.url, open_calls(each)) for each in addresses])
+        self._watching: set[asyncio.Task[None]] = set()
+        self._calls = self._retries = self._over_budget = 0
+
+    @property
+    def counts(self) -> RetryCounts:
+        """The counters."""
+        return RetryCounts(self._calls, self._retries, self._over_budget)
+
+    @property
+    def states(self) -> list[ReplicaState]:
+        """A row for each server."""
+        return [each.state for each in self._set.all]
+
+    async def infer(
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        timeout_s: float | None,
+        headers: Mapping[str, str],
+    ) -> DecodedResponse:
+        """Execute a model; what is left of the time goes along with each try."""
+        end_s = None if timeout_s is None else _now_s() + timeout_s
+
+        def send(calls: Calls) -> Awaitable[DecodedResponse]:
+            left_s = None if end_s is None else max(0.001, end_s - _now_s())
+            return calls.infer(header, request_id, data, left_s, headers)
+
+        if not header.sequence_id:
+            return await self._send(send, retries_begun=self._retries_begun)
+        if header.sequence_start:
+            return await self._send(send, on_sent=lambda replica: self._set.keep(header, replica))
+        return await self._send_in_sequence(header, send)
+
+    async def infer_stream(
+        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]
+    ) -> AsyncGenerator[DecodedResponse, None]:
+        """Execute a model and yield its responses; it may move until the first one."""
+        tried: list[Replica[Calls]] = []
+        while True:
+            replica = await self._choose(tried)
+            has_answer = False
+            try:
+                with self._noted(replica):
+                    stream = replica.calls.infer_stream(header, request_id, data, headers)
+                    async with contextlib.aclosing(stream) as responses:
+                        async for each in responses:
+                            has_answer = True
+                            yield each
+            except InferError as error:
+                if has_answer or not self._may_move(replica, error, tried, retries_begun=self._retries_begun):
+                    raise
+            else:
+                return
+
+    async def is_live(self) -> bool:
+        """Return whether a server responds."""
+        return await self._any(lambda calls: calls.is_live())
+
+    async def is_ready(self) -> bool:
+        """Return whether a server is ready."""
+        return await self._any(lambda calls: calls.is_ready())
+
+    async def is_model_ready(self, model: str, version: str) -> bool:
+        """Return whether a server can execute requests of a model."""
+        return await self._any(lambda calls: calls.is_model_ready(model, version))
+
+    async def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions of a server."""
+        return await self._send(lambda calls: calls.server_metadata(), retries_begun=True)
+
+    async def model_metadata(self, model: str, version: str) -> ModelMetadata:
+        """Return inputs, outputs and versions of a model."""
+        return await self._send(lambda calls: calls.model_metadata(model, version), retries_begun=True)
+
+    async def model_config(self, model: str, version: str) -> ModelConfig:
+        """Return the complete configuration of a model."""
+        return await self._send(lambda calls: calls.model_config(model, version), retries_begun=True)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for task in (*self._watching, *([self._resolving] if self._resolving else [])):
+            task.cancel()
+        for replica in self._set.all:
+            replica.calls.close()
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        send: Callable[[Calls], Awaitable[_T]],
+        *,
+        retries_begun: bool = False,
+        on_sent: Callable[[Replica[Calls]], None] | None = None,
+    ) -> _T:
+        """Return the result of a call on the first server that takes it. Raises InferError."""
+        tried: list[Replica[Calls]] = []
+        while True:
+            replica = await self._choose(tried)
+            try:
+                with self._noted(replica):
+                    found = await send(replica.calls)
+            except InferError as error:
+                if not self._may_move(replica, error, tried, retries_begun=retries_begun):
+                    raise
+            else:
+                if on_sent is not None:
+                    on_sent(replica)
+                return found
+
+    async def _send_in_sequence(
+        self, header: RequestHeader, send: Callable[[Calls], Awaitable[DecodedResponse]]
+    ) -> DecodedResponse:
+        """Send a later request of a sequence to the server that has begun it."""
+        self._calls += 1
+        self._budget.note_call(_now_s())
+        replica = self._set.holding(header)
+        try:
+            with self._noted(replica):
+                response = await send(replica.calls)
+        except NotConnectedError as error:
+            name = excerpt(str(header.sequence_id))
+            raise NotConnectedError(f"the server that has sequence {name} is away: {error.message}") from None
+        self._set.keep(header, replica)
+        return response
+
+    async def _any(self, ask: Callable[[Calls], Awaitable[bool]]) -> bool:
+        """Return whether a server answers True. Raises the last error if none answers."""
+        await self._keep_resolved()
+        failure: InferError | None = None
+        answered = False
+        for replica in sorted(self._set.all, key=lambda each: bool(each.problem)):
+            try:
+                with self._noted(replica):
+                    if await ask(replica.calls):
+                        return True
+                answered = True
+            except ConnectionFailedError as error:
+                failure = error
+        if failure is not None and not answered:
+            raise failure
+        return False
+
+    async def _choose(self, tried: list[Replica[Calls]]) -> Replica[Calls]:
+        """Return the server for the next try. Raises InferError(UNAVAILABLE) if a name has no address."""
+        if not tried:
+            self._calls += 1
+            self._budget.note_call(_now_s())
+            await self._keep_resolved()
+        replica = self._set.choose(tried)
+        if replica is None:
+            raise unavailable("no server is left")
+        return replica
+
+    @contextlib.contextmanager
+    def _noted(self, replica: Replica[Calls]) -> Iterator[None]:
+        """Count a call while it is open, and note what it says about its server."""
+        replica.call_count += 1
+        replica.open_count += 1
+        try:
+            yield
+        except NotConnectedError as error:
+            self._note_away(replica, error.message)
+            raise
+        else:
+            replica.problem = ""
+        finally:
+            replica.open_count -= 1
+            if replica.is_removed and not replica.open_count:
+                replica.calls.close()
+
+    def _may_move(
+        self, replica: Replica[Calls], error: InferError, tried: list[Replica[Calls]], *, retries_begun: bool
+    ) -> bool:
+        """Return whether a call is sent to another server after an error."""
+        tried.append(replica)
+        is_away = isinstance(error, NotConnectedError)
+        is_safe = not error.has_begun or (retries_begun and isinstance(error, ConnectionFailedError))
+        # What a server has refused says more than that another one is away.
+        is_left = any(each not in tried and (is_away or not each.problem) for each in self._set.all)
+        if not is_safe or not is_left or isinstance(error, ClientClosedError):
+            return False
+        if not self._budget.take(_now_s()):
+            self._over_budget += 1
+            return False
+        replica.moved_count += 1
+        self._retries += 1
+        return True
+
+    # --- servers that are away, and new ones ------------------------------------------------------------------------
+
+    def _note_away(self, replica: Replica[Calls], problem: str) -> None:
+        is_watched = bool(replica.problem)
+        replica.problem, replica.since_s = problem, _now_s()
+        self._resolve_at_s = min(self._resolve_at_s, _now_s() + _AWAY_S)  # its successor may have another address
+        if not is_watched and not replica.is_removed:
+            task = asyncio.get_running_loop().create_task(self._watch(replica))
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+
+    async def _watch(self, replica: Replica[Calls]) -> None:
+        """Look at a server until there is a connection."""
+        while replica.problem and not replica.is_removed:
+            await asyncio.sleep(_AWAY_S)
+            try:
+                await replica.calls.is_live()
+            except NotConnectedError as error:
+                replica.problem = error.message
+            except InferError:
+                replica.problem = ""  # it has answered
+            else:
+                replica.problem = ""
+
+    async def _keep_resolved(self) -> None:
+        """Look at the addresses of the name from time to time; wait for it only while there are none."""
+        if self._resolve is None:
+            return
+        if _now_s() >= self._resolve_at_s and self._resolving is None:
+            self._resolve_at_s = _now_s() + _AWAY_S  # if it fails
+            self._resolving = asyncio.get_running_loop().create_task(self._look_up(self._resolve))
+            self._resolving.add_done_callback(self._looked_up)
+        if not self._set.all:
+            if self._resolving is None:
+                raise unavailable("the name has no address yet; it is looked up once a second")
+            await asyncio.shield(self._resolving)
+
+    def _looked_up(self, done: "asyncio.Task[None]") -> None:
+        self._resolving = None
+        if not done.cancelled():
+            done.exception()  # calls that wait have raised it; with addresses the known ones stay
+
+    async def _look_up(self, resolve: Callable[[], Awaitable[Sequence[ServerAddress]]]) -> None:
+        found = {each.url: each for each in await resolve()}
+        self._resolve_at_s = _now_s() + _RESOLVE_S
+        for replica in [each for each in self._set.all if each.url not in found]:
+            self._set.all.remove(replica)
+            replica.is_removed = True
+            if not replica.open_count:
+                replica.calls.close()
+        known = {each.url for each in self._set.all}
+        self._set.all += [Replica(url, self._open_calls(each)) for url, each in found.items() if url not in known]
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,279 @@
+"""Calls to several servers: which are sent again, and what is counted."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, NotConnectedError, parse_address
+from naiad.client.replicas import replica_calls
+from naiad.client.replicas.replica_calls import ReplicaCalls
+from naiad.client.replicas.retry_budget import RetryBudget
+from naiad.core.errors import ErrorCode, InferError, internal, rejected, unavailable
+from naiad.core.request import RequestHeader
+
+PLAIN = RequestHeader(model_name="m")
+URLS = ["grpc://a", "grpc://b", "grpc://c"]
+
+
+class Scripted:
+    """A server: `errors` are raised one after the other, then it answers with its URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.errors: list[InferError] = []
+        self.answers_first = False
+        self.timeouts: list[float | None] = []
+        self.is_closed = False
+
+    def _fail(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def infer(self, header: Any, request_id: Any, data: Any, timeout_s: float | None, headers: Any) -> str:
+        self.timeouts.append(timeout_s)
+        await asyncio.sleep(0)
+        self._fail()
+        return self.url
+
+    async def infer_stream(self, header: Any, request_id: Any, data: Any, headers: Any) -> AsyncGenerator[str, None]:
+        if self.answers_first:
+            yield self.url
+        self._fail()
+        yield self.url
+
+    async def is_live(self) -> bool:
+        self._fail()
+        return True
+
+    async def is_model_ready(self, model: str, version: str) -> bool:
+        self._fail()
+        return self.answers_first
+
+    async def model_metadata(self, model: str, version: str) -> str:
+        self._fail()
+        return self.url
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Scene:
+    """Servers behind a client."""
+
+    def __init__(self, urls: Sequence[str] = URLS, budget: RetryBudget | None = None, **more: Any) -> None:
+        self.servers: dict[str, Any] = {}
+        self.calls = ReplicaCalls([parse_address(each) for each in urls], self.open, budget or RetryBudget(), **more)
+
+    def open(self, address: Any) -> Any:
+        made = self.servers[address.url] = Scripted(address.url)
+        return made
+
+    def fail_all(self, make: Callable[[str], InferError]) -> None:
+        for url, server in self.servers.items():
+            server.errors.append(make(url))
+
+    async def infer(self, header: RequestHeader = PLAIN, timeout_s: float | None = None) -> Any:
+        return await self.calls.infer(header, "", (), timeout_s, {})
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(30):
+            await body()
+
+    asyncio.run(within())
+
+
+@pytest.mark.parametrize("error", [NotConnectedError("no"), rejected("full"), unavailable("lost"), internal("bad")])
+def test_only_what_was_not_begun_is_sent_again(error: InferError) -> None:
+    async def body() -> None:
+        scene = Scene()
+        scene.servers["grpc://b"].errors.append(error)
+        found = await asyncio.gather(*[scene.infer() for _ in range(3)], return_exceptions=True)
+        failures = [each for each in found if isinstance(each, Exception)]
+        assert failures == ([error] if error.has_begun else [])
+        assert scene.calls.counts.retries == (0 if error.has_begun else 1)
+        assert sum(each.moved for each in scene.calls.states) == scene.calls.counts.retries
+        scene.calls.close()
+
+    run(body)
+
+
+def test_broken_connections_are_repeated_only_if_wanted() -> None:
+    async def body() -> None:
+        for wanted in (False, True):
+            scene = Scene(URLS[:2], retries_begun=wanted)
+            scene.servers["grpc://b"].errors.append(ConnectionFailedError("it broke"))
+            found = await asyncio.gather(scene.infer(), scene.infer(), return_exceptions=True)
+            assert sum(isinstance(each, InferError) for each in found) == (not wanted)
+        header = RequestHeader(model_name="m", sequence_id=3, sequence_start=True)
+        scene = Scene(URLS[:2], retries_begun=True)
+        scene.fail_all(lambda url: ConnectionFailedError("it broke"))
+        with pytest.raises(ConnectionFailedError, match="it broke"):
+            await scene.infer(header)
+        assert scene.calls.counts.retries == 0, "requests of a sequence are never executed twice"
+
+    run(body)
+
+
+def test_each_server_is_tried_once() -> None:
+    async def body() -> None:
+        scene = Scene()
+        scene.fail_all(lambda url: rejected(f"full {url}"))
+        with pytest.raises(InferError, match="full"):
+            await scene.infer()
+        assert [len(each.timeouts) for each in scene.servers.values()] == [1, 1, 1]
+        scene = Scene(URLS[:2])
+        scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+        scene.calls.states  # noqa: B018 - readable before any call
+        await asyncio.gather(scene.infer(), scene.infer())
+        scene.servers["grpc://b"].errors.append(rejected("full"))
+        with pytest.raises(InferError, match="full"):
+            await scene.infer()
+        assert [each.problem for each in scene.calls.states] == ["away", ""]
+        scene.calls.close()
+
+    run(body)
+
+
+def test_the_budget_ends_retries_and_is_counted() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2], RetryBudget(0.0, least_per_s=0.1))
+        for _ in range(2):
+            scene.fail_all(lambda url: rejected("full"))
+        found = await asyncio.gather(*[scene.infer() for _ in range(4)], return_exceptions=True)
+        assert sum(isinstance(each, InferError) for each in found) == 3
+        counts = scene.calls.counts
+        assert (counts.calls, counts.retries, counts.over_budget) == (4, 1, 3)
+
+    run(body)
+
+
+def test_the_deadline_is_that_of_the_call() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        scene.fail_all(lambda url: rejected("full"))
+        with pytest.raises(InferError):
+            await scene.infer(timeout_s=5.0)
+        first, second = (each.timeouts[0] for each in scene.servers.values())
+        assert max(first, second) <= 5.0
+        assert first != second, "the second try has what is left"
+
+    run(body)
+
+
+def test_streams_move_until_their_first_response() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        for has_answer in (False, True):
+            for each in scene.servers.values():
+                each.answers_first = has_answer
+                each.errors = [rejected("full")]
+            taken: list[Any] = []
+            with pytest.raises(InferError, match="full"):
+                await read(scene, taken)
+            assert len(taken) == has_answer
+            assert scene.calls.counts.retries == 1, "of the first stream"
+
+    run(body)
+
+
+async def read(scene: Scene, taken: list[Any]) -> None:
+    async for each in scene.calls.infer_stream(PLAIN, "", (), {}):
+        taken.append(each)
+
+
+def test_sequences_stay_and_a_start_may_move() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        start = RequestHeader(model_name="m", sequence_id=1, sequence_start=True)
+        later = RequestHeader(model_name="m", sequence_id=1)
+        scene.servers["grpc://b"].errors.append(rejected("full"))
+        scene.servers["grpc://a"].errors.append(rejected("full"))
+        with pytest.raises(InferError, match="full"):
+            await scene.infer(start)
+        with pytest.raises(InferError, match="no server has begun it"):
+            await scene.infer(later)
+        holder = await scene.infer(start)
+        assert {await scene.infer(later) for _ in range(4)} == {holder}
+        scene.servers[holder].errors.append(NotConnectedError("no connection"))
+        with pytest.raises(NotConnectedError, match="the server that has sequence 1 is away: no connection"):
+            await scene.infer(later)
+        scene.calls.close()
+
+    run(body)
+
+
+def test_a_server_comes_back_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.001)
+
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        scene.servers["grpc://a"].errors += [NotConnectedError("first"), NotConnectedError("second")]
+        await asyncio.gather(scene.infer(), scene.infer())
+        while any(each.problem for each in scene.calls.states):
+            await asyncio.sleep(0.001)
+        assert scene.servers["grpc://a"].errors == []
+        assert {await scene.infer() for _ in range(2)} == set(URLS[:2])
+        scene.calls.close()
+
+    run(body)
+
+
+def test_any_server_that_is_ready_counts() -> None:
+    async def body() -> None:
+        scene = Scene()
+        assert not await scene.calls.is_model_ready("m", "")
+        scene.servers["grpc://c"].answers_first = True
+        scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+        assert await scene.calls.is_model_ready("m", "")
+        scene.fail_all(lambda url: ConnectionFailedError("broke"))
+        with pytest.raises(ConnectionFailedError):
+            await scene.calls.is_live()
+        scene.servers["grpc://b"].errors.append(ConnectionFailedError("broke"))
+        assert await scene.calls.model_metadata("m", "") in URLS
+        scene.calls.close()
+        assert all(each.is_closed for each in scene.servers.values())
+
+    run(body)
+
+
+def test_a_closed_client_tries_nothing_else() -> None:
+    async def body() -> None:
+        scene = Scene()
+        scene.fail_all(lambda url: ClientClosedError())
+        with pytest.raises(ClientClosedError):
+            await scene.infer()
+        assert scene.calls.counts.retries == 0
+
+    run(body)
+
+
+def test_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_RESOLVE_S", 0.0)
+    answers: list[list[str] | InferError] = [NotConnectedError("no address"), ["grpc://a", "grpc://b"]]
+
+    async def resolve() -> Sequence[Any]:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, InferError):
+            raise answer
+        return [parse_address(each) for each in answer]
+
+    async def body() -> None:
+        monkeypatch.setattr(replica_calls, "_AWAY_S", 0.0)
+        scene = Scene((), resolve=resolve)
+        with pytest.raises(NotConnectedError, match="no address"):
+            await scene.infer()
+        assert {await scene.infer() for _ in range(4)} == {"grpc://a", "grpc://b"}
+        answers[:] = [["grpc://b", "grpc://c"]]
+        while set(scene.servers) != {"grpc://a", "grpc://b", "grpc://c"}:
+            await scene.infer()
+        assert {await scene.infer() for _ in range(4)} == {"grpc://b", "grpc://c"}
+        assert scene.servers["grpc://a"].is_closed
+        answers[:] = [InferError(ErrorCode.UNAVAILABLE, "the name server is away")]
+        assert {await scene.infer() for _ in range(4)} == {"grpc://b", "grpc://c"}, "known addresses stay"
+        scene.calls.close()
+
+    run(body)
