@@ -11,7 +11,7 @@ from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ClientClosedError, NotConnectedError
 from naiad.client.data_frames import is_frame, to_frame, to_inputs
 from naiad.client.loop_thread import LoopClient
-from naiad.config.features import Features, read_features
+from naiad.config.tensors.features import Features, read_features
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue

@@ -9,7 +9,7 @@ import numpy as np
 from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 _SUM_ERROR = 1e-3
 _EMBEDDING_LENGTH = 16
