@@ -94,7 +94,7 @@ def served_model(config: ModelConfig, model: Model, instance: Instance) -> Serve
 
 
 def vectors_config(backend: str, width: int, count: int = 2, max_batch_size: int = 64) -> ModelConfig:
-    """Return the configuration of a model with so many FP32 vectors in and out."""
+    """Return the configuration of a model with `count` FP32 vectors in and out."""
     config = ModelConfig(name="m", backend=backend, max_batch_size=max_batch_size)
     for number in range(count):
         config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])

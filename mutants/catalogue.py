@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="override_keeps_owner",
-        file="src/naiad/config/override.py",
+        file="src/naiad/config/changes/override.py",
         text="            if owners and _is_set(owners[0], field) and _has_room(own, field):\n",
         replacement="            if False and owners:\n",
         tests=("unit/config/test_override.py",),
@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="override_parameter",
-        file="src/naiad/config/override.py",
+        file="src/naiad/config/changes/override.py",
         text="            elif not _is_listed_key(path, key) and entries[key] not in same_key:\n",
         replacement="            elif not _is_listed_key(path, key) and not same_key:\n",
         tests=("unit/config/test_override.py",),

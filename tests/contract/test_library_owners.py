@@ -39,7 +39,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "naiad/bind/",
         "naiad/cli/models/optimize.py",
         "naiad/client/",
-        "naiad/config/padding.py",
+        "naiad/config/tensors/padding.py",
         "naiad/core/",
         "naiad/engine/",
         "naiad/integrations/mlflow/",
@@ -53,7 +53,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "orjson": (
         "naiad/cli/check/",
         "naiad/cli/inspect/",
-        "naiad/config/configuration_changes.py",
+        "naiad/config/changes/configuration_changes.py",
         "naiad/config/forms/",
         "naiad/frontend/clouds/multi_model.py",
         "naiad/frontend/rest/mcp/",

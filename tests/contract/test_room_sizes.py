@@ -5,8 +5,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "src" / "naiad"
 MAX_ROOMS = 22
-MAX_MODULES = 16
+MAX_MODULES = 12
 """Modules of a folder, sub-rooms not counted; wanted are eight, and larger folders get sub-rooms first."""
+MORE = {"backend": 16, "cli": 14}
+"""Folders with more: what all backends share and backends of one file, and the verbs, each of which is a file."""
 MAX_LINES = 500
 
 
@@ -21,8 +23,9 @@ def test_few_rooms_on_the_first_level() -> None:
 
 def test_folders_have_few_modules() -> None:
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules() if path.name != "__init__.py")
-    large = {folder: count for folder, count in counts.items() if count > MAX_MODULES}
+    large = {folder: count for folder, count in counts.items() if count > MORE.get(folder, MAX_MODULES)}
     assert not large, "make sub-rooms of the modules that belong together"
+    assert all(counts[folder] > MAX_MODULES for folder in MORE), "MORE has a folder that is small now"
 
 
 def test_files_are_short() -> None:

@@ -14,7 +14,7 @@ from support.server_process import serving
 PAGE = (Path(__file__).parents[2] / "docs/optimize.md").read_text(encoding="utf-8")
 SHORTER = {
     # On a machine with other work no winner may be proven.
-    "optimize": "--candidates onnx-fp32,onnx-int8-minmax --seconds 0.1 --tuning-seconds 0 --accept onnx-fp32",
+    "optimize": "--candidates onnx-fp32 --seconds 0.1 --tuning-seconds 0 --accept onnx-fp32",
     # It misses the 20 ms of the page, too.
     "analyze": "--seconds 0.2 --max-instances 1 --max-batch-size 4 --latency-budget 2s",
     "perf": "--measurement-interval 500",

@@ -7,9 +7,9 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile import finalist_serving, tuning
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 from support.judged_conversions import ROWS
 from support.long_run import is_long
 from support.openvino_models import digits_model

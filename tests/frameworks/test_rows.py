@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from naiad.client import InferError, connect
 from naiad.client.data_frames import to_frame, to_inputs
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec

@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from naiad.backend.sklearn.backend import SklearnBackend
 from naiad.backend.sklearn.columns import text_of
-from naiad.config.features import read_features
+from naiad.config.tensors.features import read_features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from support.estimators import context_of, load_estimator, run

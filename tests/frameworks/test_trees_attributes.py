@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 from naiad.backend.trees.backend import TreesBackend
-from naiad.config.features import read_features
+from naiad.config.tensors.features import read_features
 from naiad.core.errors import ErrorCode, InferError
 from support.forests import CANCER, DIABETES, DIGITS, context_of, load_forest, parameters, predict
 

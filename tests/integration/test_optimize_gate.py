@@ -9,7 +9,6 @@ import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
@@ -17,6 +16,7 @@ from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, I
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RunnerError
 from naiad.tools.optimize.correctness.runners.served_runner import ServedRunner
 from naiad.tools.optimize.optimize_source import Format
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 from naiad.tools.optimize.sources import open_source
 from naiad.tools.optimize.steps.judging import Judge
 from naiad.tools.optimize.steps.step_journal import StepJournal

@@ -9,11 +9,11 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import choice, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.optimize_result import Objective, Outcome
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile import finalist_serving
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 from support import onnx_models
 
 SAMPLES = [{name: np.full(16, row, np.float32) for name in ("INPUT0", "INPUT1")} for row in range(4)]

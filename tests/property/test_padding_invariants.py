@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal
 from naiad.core.request import InferRequest, RequestHeader

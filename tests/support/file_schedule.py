@@ -36,7 +36,7 @@ class WaitingFilesBeside(LoadFileScheduling):
         self._places: dict[WorkerController, dict[str, int]] = {}
 
     def schedule(self) -> None:
-        """Begin: the tests of the run are those of a process that has collected all."""
+        """Begin, with the tests of a process that has collected all."""
         if self.collection is None:
             by_size = sorted(self.registered_collections.items(), key=lambda pair: len(pair[1]), reverse=True)
             self.registered_collections = dict(by_size)

@@ -9,10 +9,10 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime, ServedMeasurement
 from naiad.tools.optimize.optimize_result import CurvePoint, Objective, OptimizationResult, Outcome
 from naiad.tools.optimize.optimize_source import Format, Source
-from naiad.tools.optimize.verdict import Difference, Verdict
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime, ServedMeasurement
+from naiad.tools.optimize.results.verdict import Difference, Verdict
 
 _ENVIRONMENT = {
     "processor": "AMD EPYC 9R14",

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.load_stop import LoadStop
-from naiad.config.features import Features
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.tensors.features import Features
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.device_tensor import Device
 from naiad.core.environment.ports import InferencePort

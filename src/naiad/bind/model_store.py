@@ -22,9 +22,9 @@ from naiad.bind.model_config.model_config import ModelConfig
 from naiad.bind.model_config.tensor import Tensor
 from naiad.bind.model_config.triton_model_config import ResponseCache, TensorSpec, TritonModelConfig
 from naiad.config.autofill import autofill, normalize
-from naiad.config.features import NAMES
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.problem import errors_of
+from naiad.config.tensors.features import NAMES
 from naiad.config.validate.model import validate
 from naiad.files.temporary import OwnDirectory
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.model import ModelMetadata

@@ -14,7 +14,7 @@ from naiad.client.loop_thread import LoopClient
 from naiad.client.replicas.replica_calls import RetryCounts
 from naiad.client.replicas.replica_set import ReplicaState
 from naiad.client.replicas.retry_budget import DEFAULT_SHARE
-from naiad.config.features import Features, read_features
+from naiad.config.tensors.features import Features, read_features
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue

@@ -11,10 +11,10 @@ loader uses these in the order `autofill`, `normalize`, `validation.validate`, t
 from collections.abc import Sequence
 
 from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, RUNTIMES, ModelFormat, canonical_name
-from naiad.config.features import keep_features
 from naiad.config.forms.schema import is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from naiad.config.problem import Problem
+from naiad.config.tensors.features import keep_features
 
 ENSEMBLE_PLATFORM = "ensemble"
 _MIN_COMPUTE_CAPABILITY = "6.000000"

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from naiad.config.features import keep_features
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 from naiad.config.naiad_parameters import GOAL, SWITCH
-from naiad.config.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
+from naiad.config.tensors.features import keep_features
+from naiad.config.tensors.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import invalid_argument
 

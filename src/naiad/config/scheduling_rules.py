@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from naiad.config.naiad_parameters import read_adaptive_batching
-from naiad.config.padding import MAX_LENGTH, InputPadding, read_padding
+from naiad.config.tensors.padding import MAX_LENGTH, InputPadding, read_padding
 from naiad.config.validate.ensemble import condition_of
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, request_prefix, unavailable
 from naiad.core.request import InferRequest, RequestHeader

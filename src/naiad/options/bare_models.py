@@ -71,7 +71,7 @@ def read_methods(texts: Sequence[str]) -> tuple[BareText, ...]:
 
 def read_picture_inputs(texts: Sequence[str]) -> tuple[BareText, ...]:
     """Return inputs that take pictures. Raises ValueError."""
-    from naiad.config.pictures import parse_pictures  # not at the start: few servers have the flag
+    from naiad.config.tensors.pictures import parse_pictures  # not at the start: few servers have the flag
 
     found = read_texts(texts)
     for each in found:

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 import simdjson
 
-from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pictures import read_pictures
+from naiad.config.tensors.features import Features, read_features
+from naiad.config.tensors.pictures import read_pictures
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.limits.request_limits import check_name, check_parameters

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pictures import Pictures, picture_shape
+from naiad.config.tensors.pictures import Pictures, picture_shape
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, unsupported
 from naiad.core.tensor import Array, TensorSpec

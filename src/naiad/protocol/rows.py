@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec

@@ -5,7 +5,7 @@ from typing import Any
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.model_profile import ModelProfile
 from naiad.config.naiad_parameters import read_adaptive_batching
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler

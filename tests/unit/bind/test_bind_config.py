@@ -23,8 +23,8 @@ from naiad.bind.model_config import (
 from naiad.bind.model_config.generator import from_message, to_message
 from naiad.bind.model_store import ModelStore, complete_config
 from naiad.bind.triton_config import PREFIX, TritonConfig, TritonSecurityConfig, server_options
-from naiad.config.features import read_features
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.tensors.features import read_features
 from naiad.options.flags import all_flags
 
 FLOATS = [Tensor(shape=(-1,), dtype=np.float32)]

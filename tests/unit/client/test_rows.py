@@ -5,7 +5,7 @@ import pytest
 
 from naiad.client.client import encode_tensors
 from naiad.client.data_frames import to_inputs
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata

@@ -1,6 +1,6 @@
 """The differences between two configurations, for the log."""
 
-from naiad.config.configuration_changes import config_changes
+from naiad.config.changes.configuration_changes import config_changes
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from naiad.config.autofill import merge_auto_completed
-from naiad.config.features import Features, ensemble_features, read_features, write_features
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.tensors.features import Features, ensemble_features, read_features, write_features
 from naiad.core.errors import InferError
 
 PEOPLE = Features(("age", "income", "city"), {"city": ["Oslo", "Rome"]}, null_is_nan=True)

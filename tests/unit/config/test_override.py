@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from naiad.config.forms.schema import is_map, is_message, is_repeated
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.override import (
+from naiad.config.changes.override import (
     ALLOWED,
     ALLOWED_PARAMETERS,
     fields_of,
@@ -15,6 +13,8 @@ from naiad.config.override import (
     is_allowed_parameter,
     limited_override,
 )
+from naiad.config.forms.schema import is_map, is_message, is_repeated
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 
 OWNER_ONLY = (
@@ -120,7 +120,7 @@ def test_table_names_fields_of_the_schema() -> None:
 
 
 def test_field_that_is_not_listed_yet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import naiad.config.override as table
+    import naiad.config.changes.override as table
 
     monkeypatch.setattr(table, "_LEAVES", table._LEAVES - {"instance_group.count"})
     assert "'instance_group[0].count'" in refusal(with_field("instance_group.count"), ModelConfig())

@@ -4,7 +4,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import DataType as Kind
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput
-from naiad.config.pictures import Pictures, parse_pictures, picture_shape
+from naiad.config.tensors.pictures import Pictures, parse_pictures, picture_shape
 from naiad.config.validate.model import validate
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec

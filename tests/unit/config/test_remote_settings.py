@@ -2,9 +2,9 @@
 
 import pytest
 
+from naiad.config.changes.override import limited_override
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.override import limited_override
 from naiad.config.remote_settings import RemoteAccess, RemoteSettings, completed_by, difference, read_remote
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError

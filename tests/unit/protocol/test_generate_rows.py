@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader

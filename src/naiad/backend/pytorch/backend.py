@@ -8,20 +8,26 @@ from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import find_model_file
-from naiad.backend.pytorch.aot_inductor import load_package
-from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_exported, max_rows, output_slots
 from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
 from naiad.backend.pytorch.instance import TorchInstance
 from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.model_parameters import TorchOptions, read_options
-from naiad.backend.pytorch.module import load_module, load_pickled
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs, check_texts, configured_tensors, name_tensors
-from naiad.backend.pytorch.program import Program
+from naiad.backend.pytorch.programs.aot_inductor import load_package
+from naiad.backend.pytorch.programs.exported import (
+    input_slots,
+    inspect_exported,
+    load_exported,
+    max_rows,
+    output_slots,
+)
+from naiad.backend.pytorch.programs.module import load_module, load_pickled
+from naiad.backend.pytorch.programs.program import Program
+from naiad.backend.pytorch.programs.torchscript import load_torchscript
 from naiad.backend.pytorch.tensors import reason
-from naiad.backend.pytorch.torchscript import load_torchscript
 from naiad.backend.signature import ModelSignature, SignatureCheck, completed
-from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import InferError, invalid_argument, unavailable
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.model_parameters import TorchOptions
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
 from naiad.backend.pytorch.pinned_outputs import PinnedOutputs
-from naiad.backend.pytorch.program import Program
+from naiad.backend.pytorch.programs.program import Program
 from naiad.backend.pytorch.tensors import (
     copy_to,
     dlpack_device,
@@ -30,7 +30,7 @@ from naiad.backend.pytorch.tensors import (
     to_texts,
 )
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.execution_tensors import execution_config
+from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, Shape

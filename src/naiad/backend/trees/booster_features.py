@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 
 _log = logging.getLogger(__name__)
 

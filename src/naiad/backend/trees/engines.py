@@ -21,7 +21,7 @@ from naiad.backend.trees.forest_file import ForestFile, reason_of
 from naiad.backend.trees.lightgbm_text import readable_text
 from naiad.backend.trees.tree_nodes import check_treelite, check_xgboost
 from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, check_rounds, read_attributes, stored_attributes
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Array
 

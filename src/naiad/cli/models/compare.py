@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail, parse_header
 
 if TYPE_CHECKING:
-    from naiad.tools.optimize.verdict import Tolerance, Verdict
+    from naiad.tools.optimize.results.verdict import Tolerance, Verdict
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "mixed", "int8", "int8_dynamic")
 _DESCRIPTION = """\
@@ -94,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _tolerances(given: Sequence[str]) -> "dict[str, Tolerance]":
-    from naiad.tools.optimize.verdict import parse_tolerance
+    from naiad.tools.optimize.results.verdict import parse_tolerance
 
     return dict(parse_tolerance(text) for text in given)
 

@@ -31,10 +31,10 @@ from naiad.tools.optimize.optimize_source import Format, Labels, Samples, Source
 from naiad.tools.optimize.preprocessing import read_steps
 from naiad.tools.optimize.profile import configuration
 from naiad.tools.optimize.report import text_table, write_csv, write_html
+from naiad.tools.optimize.results.verdict import Tolerance, parse_tolerance
 from naiad.tools.optimize.samples.sample_reader import from_path, shape_ranges
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.source_formats import detect, refuse_pickle
-from naiad.tools.optimize.verdict import Tolerance, parse_tolerance
 from naiad.tools.process.running import ProcessLimits
 
 METRICS = ("accuracy", "top5", "f1", "mse")

@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from naiad.config.changes.override import THREADS
 from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import DataType as ConfigDataType
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import TENSOR_PARALLEL
-from naiad.config.override import THREADS
-from naiad.config.padding import PAD_BATCH, PAD_PREFIX, PaddingTextError, read_padding
+from naiad.config.tensors.padding import PAD_BATCH, PAD_PREFIX, PaddingTextError, read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument
 from naiad.options.load_limits import LoadLimitOptions

@@ -11,14 +11,14 @@ from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.autofill import NO_VERSION, completed_fields, is_ensemble
 from naiad.config.backends import PYTHON_RUNTIME, canonical_name
-from naiad.config.configuration_changes import renewed
-from naiad.config.features import ensemble_features, write_features
+from naiad.config.changes.configuration_changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
+from naiad.config.tensors.features import ensemble_features, write_features
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.environment.ports import InferencePort, Loop
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported

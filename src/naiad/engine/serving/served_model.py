@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.core.environment.model_call import ModelCall
 from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import InputPadding, Padding
+from naiad.config.tensors.padding import InputPadding, Padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal

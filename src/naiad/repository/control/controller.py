@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic
 
-from naiad.config.configuration_changes import config_changes, may_stay
+from naiad.config.changes.configuration_changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument, unavailable
 from naiad.core.model import model_key, name_of

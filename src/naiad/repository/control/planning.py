@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Generic
 
+from naiad.config.changes.override import limited_override
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.override import limited_override
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument
 from naiad.core.model import ModelKey, name_of
 from naiad.repository.catalog import Catalog

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.optimize_result import SOURCE, Objective, Outcome, Strategy, baseline_of
 from naiad.tools.optimize.optimize_source import Format
-from naiad.tools.optimize.rounds import MOST_OTHER_CORES, other_cores, ratios
+from naiad.tools.optimize.results.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
+from naiad.tools.optimize.results.rounds import MOST_OTHER_CORES, other_cores, ratios
 
 _PRECISIONS = tuple(
     Precision[name] for name in ("FP32", "TF32", "MIXED", "FP16", "BF16", "INT8_DYNAMIC", "INT8")

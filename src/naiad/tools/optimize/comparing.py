@@ -17,11 +17,11 @@ from naiad.tools.optimize.correctness.runners.model_runner import Runner
 from naiad.tools.optimize.correctness.runners.remote import RemoteRunner
 from naiad.tools.optimize.correctness.tensor_names import match_names, with_names_of
 from naiad.tools.optimize.optimize_source import BACKENDS, Format, Samples, Source
+from naiad.tools.optimize.results.verdict import Verdict
 from naiad.tools.optimize.samples.sample_reader import check_sample, from_path
 from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.sources.reference import write_files
 from naiad.tools.optimize.steps.judging import open_conversion, with_traits_of
-from naiad.tools.optimize.verdict import Verdict
 
 _ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 _SCHEMES = ("http", "https", "grpc", "grpcs")

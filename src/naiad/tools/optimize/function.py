@@ -12,12 +12,12 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.correctness.runners.model_runner import Arrays, CallableRunner
 from naiad.tools.optimize.optimize_result import Objective, OptimizationResult, Outcome
 from naiad.tools.optimize.optimize_source import Format, Samples, Source
 from naiad.tools.optimize.package.short_profile import measure
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.samples.sample_reader import digest
 from naiad.tools.optimize.sources.observation import observe, run_examples
 from naiad.tools.optimize.steps.environment import describe

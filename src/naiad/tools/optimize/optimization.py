@@ -17,7 +17,6 @@ from pathlib import Path
 from naiad.files.records import read_record, to_json
 from naiad.tools.optimize import choice, preprocessing, profile, sensitivity
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime, ServedMeasurement
 from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.converters import source_files
 from naiad.tools.optimize.converters.conversion_plan import candidates, effort, installed_packages
@@ -27,14 +26,15 @@ from naiad.tools.optimize.optimize_result import OptimizationResult, Outcome
 from naiad.tools.optimize.optimize_source import BACKENDS, Format, Samples, Source
 from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.profile.measuring import profile_samples
-from naiad.tools.optimize.rounds import MOST_OTHER_CORES, other_cores
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime, ServedMeasurement
+from naiad.tools.optimize.results.rounds import MOST_OTHER_CORES, other_cores
+from naiad.tools.optimize.results.verdict import Verdict
 from naiad.tools.optimize.samples.sample_reader import digest, shape_ranges
 from naiad.tools.optimize.sources import reference_runner, source_digest
 from naiad.tools.optimize.sources.source_formats import detect
 from naiad.tools.optimize.steps.environment import describe
 from naiad.tools.optimize.steps.judging import Judge
 from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
-from naiad.tools.optimize.verdict import Verdict
 
 RESULT_FILE = "result.json"
 _QUIET = NoProgress()

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
-from naiad.tools.optimize.candidate_measurement import Profile, ServedMeasurement
 from naiad.tools.optimize.optimize_source import Source
-from naiad.tools.optimize.verdict import Verdict
+from naiad.tools.optimize.results.candidate_measurement import Profile, ServedMeasurement
+from naiad.tools.optimize.results.verdict import Verdict
 
 SOURCE = "source"
 """Name of the candidate that is the source as it is."""

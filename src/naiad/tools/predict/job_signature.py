@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.tensors.features import Features, read_features
 from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
 from naiad.protocol.generate import pictures_of

@@ -9,8 +9,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from naiad.backend.pytorch.exported import input_slots, output_slots
 from naiad.backend.pytorch.library import torch
+from naiad.backend.pytorch.programs.exported import input_slots, output_slots
 from naiad.core.errors import unsupported
 from naiad.tools.split.split_source import StageModel
 

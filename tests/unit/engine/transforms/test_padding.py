@@ -8,7 +8,7 @@ import pytest
 
 from naiad.backend.api import InstanceDiedError
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal

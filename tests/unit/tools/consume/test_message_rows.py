@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.datatype import DataType
 from naiad.tools.consume.message_rows import MessageRows, dead_letter
 from naiad.tools.consume.queues.message_queue import QueueMessage

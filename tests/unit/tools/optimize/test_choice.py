@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.choice import choose, finalists, score
 from naiad.tools.optimize.optimize_result import Objective, Outcome, Strategy
 from naiad.tools.optimize.optimize_source import Format
+from naiad.tools.optimize.results.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
 
 LATENCY = Objective(Strategy.MIN_LATENCY)
 THROUGHPUT = Objective(Strategy.MAX_THROUGHPUT)

@@ -13,7 +13,7 @@ from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
 from naiad.tools.optimize.correctness.label_scores import Score, drop
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner, RenamedRunner, RunnerError
 from naiad.tools.optimize.optimize_source import Format, Labels
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 CANDIDATE = Candidate("onnx-fp32", Format.ONNX, Precision.FP32, "onnxruntime")
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3))

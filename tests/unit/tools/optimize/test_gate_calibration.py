@@ -49,7 +49,7 @@ def text(case):
 
 
 def one_in(count, cases):
-    """Return the cases as parameters; CI has one in so many."""
+    """Return the cases as parameters; CI has one in `count`."""
     chosen = {id(case) for case in cases[::count]}
     return mostly_long(cases, lambda case: id(case) in chosen)
 

@@ -8,9 +8,9 @@ from naiad.config.validate.model import validate
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile import configuration, runtimes
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 
 IMAGE = TensorSpec("image", DataType.FP32, (-1, 3, 8, 8))
 SCORES = TensorSpec("scores", DataType.FP32, (-1, 10))

@@ -8,13 +8,13 @@ from naiad.core.errors import InferError
 from naiad.core.tensor import TensorSpec
 from naiad.testing.called_models import ModelError
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile import tuning
 from naiad.tools.optimize.profile.candidate_configuration import configuration, write_model
 from naiad.tools.optimize.profile.measuring import profile_samples
 from naiad.tools.optimize.profile.profile_child import ProfiledModel
 from naiad.tools.optimize.profile.profile_messages import ProfileJob
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 from support import onnx_models
 
 ONNX = Candidate("candidate", Format.ONNX, Precision.FP32, "onnxruntime")

@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.tools.optimize.candidate_measurement import Round
-from naiad.tools.optimize.rounds import is_settled, over_rounds, ratios
+from naiad.tools.optimize.results.candidate_measurement import Round
+from naiad.tools.optimize.results.rounds import is_settled, over_rounds, ratios
 
 
 def test_one_disturbed_round_does_not_count():

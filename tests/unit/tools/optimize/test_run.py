@@ -11,13 +11,13 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize import optimization, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.correctness.runners.model_runner import CallableRunner
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile.load_check import LoadCheck
+from naiad.tools.optimize.results.candidate_measurement import Profile, Round, Runtime, ServedMeasurement
+from naiad.tools.optimize.results.verdict import Difference, Verdict
 from naiad.tools.optimize.samples.sample_reader import ArraySamples
-from naiad.tools.optimize.verdict import Difference, Verdict
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)
 GOOD = Verdict(True, [], summary="within the tolerances of fp32 (worst: y)", samples=4)

@@ -4,9 +4,9 @@ import pytest
 
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.profile import configuration, tuning
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime
 
 SAMPLES = [{"x": 1}]
 SPIN = "session.intra_op.allow_spinning"

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from naiad.config.features import Features, write_features
+from naiad.config.tensors.features import Features, write_features
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.tools.predict.job_signature import read_signature

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.padding import read_padding
+from naiad.config.tensors.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, unavailable

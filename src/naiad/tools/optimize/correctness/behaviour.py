@@ -18,7 +18,7 @@ from naiad.tools.optimize.correctness.sample_comparison import (
     worst_of,
 )
 from naiad.tools.optimize.correctness.scores.elements import OutputDifference, compare_output
-from naiad.tools.optimize.verdict import Difference
+from naiad.tools.optimize.results.verdict import Difference
 
 _COPIES = 2
 """Concurrent requests of each sample."""

@@ -28,7 +28,7 @@ from naiad.tools.optimize.correctness.sample_comparison import (
 from naiad.tools.optimize.correctness.scores.tolerances import Kind
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
 from naiad.tools.optimize.optimize_source import Samples
-from naiad.tools.optimize.verdict import Difference, Verdict
+from naiad.tools.optimize.results.verdict import Difference, Verdict
 
 _MOST_GAPS = 8
 

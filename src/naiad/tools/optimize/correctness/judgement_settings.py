@@ -7,7 +7,7 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.correctness.scores.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.optimize_source import Labels
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 Metric = str | Callable[[Array, Array], float]
 """`accuracy`, `top5`, `f1` (macro average), `mse`, or a function of predictions and labels, more is better."""

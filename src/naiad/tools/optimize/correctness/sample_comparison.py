@@ -22,7 +22,7 @@ from naiad.tools.optimize.correctness.scores.elements import (
 )
 from naiad.tools.optimize.correctness.scores.tolerances import OF_BATCHES, Kind, default_tolerance, label_agreement
 from naiad.tools.optimize.correctness.source_reference import OutputReference
-from naiad.tools.optimize.verdict import Difference, Tolerance
+from naiad.tools.optimize.results.verdict import Difference, Tolerance
 
 _EXACT_CHECKS = ("shape", "datatype", "inf/nan")
 MISSING = Worst("missing", (), "an output", "nothing", 0.0, np.inf)

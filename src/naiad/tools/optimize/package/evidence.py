@@ -18,9 +18,9 @@ from naiad.tools.optimize.correctness.scores.elements import agrees_on_first
 from naiad.tools.optimize.correctness.scores.tolerances import Kind, step_of
 from naiad.tools.optimize.optimize_source import Format, Samples
 from naiad.tools.optimize.package.package_files import TOLERANCES
+from naiad.tools.optimize.results.verdict import Tolerance, Verdict
 from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
 from naiad.tools.optimize.samples.sample_reader import digest
-from naiad.tools.optimize.verdict import Tolerance, Verdict
 
 MAX_SAMPLES = 32
 MAX_BYTES = 16_000_000

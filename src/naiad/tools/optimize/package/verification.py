@@ -16,8 +16,8 @@ from naiad.tools.optimize.package.manifest import DamagedPackageError
 from naiad.tools.optimize.package.package_files import EVIDENCE, Contents, opened
 from naiad.tools.optimize.package.short_profile import SECONDS, ShortProfile, measure
 from naiad.tools.optimize.package.writing import ENVIRONMENT, PROFILE, RESULT
+from naiad.tools.optimize.results.verdict import Verdict
 from naiad.tools.optimize.steps.environment import describe
-from naiad.tools.optimize.verdict import Verdict
 
 _NO_MATTER = ("memory_mib", "system")
 """Parts of the environment that figures of one model do not depend on."""

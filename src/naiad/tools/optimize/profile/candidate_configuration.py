@@ -7,8 +7,8 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, Model
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.optimize_source import Format, Source
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 from naiad.tools.optimize.sources.source_declaration import declare
 
 GRAPH_LEVEL = "optimization.graph.level"

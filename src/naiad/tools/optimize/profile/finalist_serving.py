@@ -22,7 +22,6 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.intervals import NONE
 from naiad.tools.measure.result import Row
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.candidate_measurement import Round, Runtime, ServedMeasurement, figures_text
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
 from naiad.tools.optimize.correctness.tensor_names import match_names
@@ -34,8 +33,9 @@ from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.profile.measuring import profile_samples
 from naiad.tools.optimize.profile.processor import read_processor, tree_cpu_s
 from naiad.tools.optimize.profile.profile_messages import Arrays
-from naiad.tools.optimize.rounds import ROUNDS as _ROUNDS
-from naiad.tools.optimize.rounds import is_settled, over_rounds
+from naiad.tools.optimize.results.candidate_measurement import Round, Runtime, ServedMeasurement, figures_text
+from naiad.tools.optimize.results.rounds import ROUNDS as _ROUNDS
+from naiad.tools.optimize.results.rounds import is_settled, over_rounds
 from naiad.tools.perf.perf_plan import (
     Concurrency,
     InputSettings,

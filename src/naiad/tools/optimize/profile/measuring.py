@@ -16,13 +16,13 @@ import numpy as np
 from naiad.tools.measure.intervals import NONE, Sample
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime, figures_text
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, ModelProcess
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
 from naiad.tools.optimize.optimize_progress import NoProgress, Progress
 from naiad.tools.optimize.optimize_source import Samples, Source
 from naiad.tools.optimize.profile.candidate_configuration import configuration, write_model
 from naiad.tools.optimize.profile.profile_messages import Arrays, Loaded, ProfileJob, TimedCalls
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime, figures_text
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 GROUP = 3

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from naiad.tools.optimize.candidate import Candidate
-from naiad.tools.optimize.candidate_measurement import Runtime
+from naiad.tools.optimize.results.candidate_measurement import Runtime
 
 _THREADS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("intra_op_thread_count",),

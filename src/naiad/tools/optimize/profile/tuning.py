@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from naiad.tools.optimize.candidate import Candidate, Conversion
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.choice import best_profile
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.optimize_result import Objective
 from naiad.tools.optimize.optimize_source import Format, Samples, Source
 from naiad.tools.optimize.profile.candidate_configuration import GRAPH_LEVEL
 from naiad.tools.optimize.profile.measuring import measure_group, profile_samples
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime
 
 Values: TypeAlias = Mapping[str, str]
 """Parameters that an alternative sets."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.candidate_measurement import Profile, ServedMeasurement
 from naiad.tools.optimize.optimize_result import OptimizationResult, Outcome
+from naiad.tools.optimize.results.candidate_measurement import Profile, ServedMeasurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from naiad.tools.optimize.converters.conversions import Converter
 from naiad.tools.optimize.optimize_progress import NoProgress, Progress
 from naiad.tools.optimize.optimize_result import CurvePoint
 from naiad.tools.optimize.optimize_source import Format
+from naiad.tools.optimize.results.verdict import Verdict
 from naiad.tools.optimize.sensitivity.kept_nodes import KeptNode, keep_few
-from naiad.tools.optimize.verdict import Verdict
 
 Judge = Callable[[Conversion], Verdict]
 Measure = Callable[[Conversion], float]

@@ -5,7 +5,7 @@ from typing import Any
 
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED
-from naiad.backend.pytorch.program import Program
+from naiad.backend.pytorch.programs.program import Program
 from naiad.backend.pytorch.tensors import from_texts, to_array, to_tensor, to_texts
 from naiad.core.tensor import Array
 from naiad.tools.optimize.sources.observation import Call

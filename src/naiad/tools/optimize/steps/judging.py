@@ -11,7 +11,6 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
 from naiad.files.records import read_record
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.candidate_measurement import Runtime
 from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.judgement_settings import Settings
@@ -21,9 +20,10 @@ from naiad.tools.optimize.correctness.tensor_names import with_names_of
 from naiad.tools.optimize.optimize_source import Format, Samples, Source
 from naiad.tools.optimize.profile.candidate_configuration import configuration, set_parameters, write_model
 from naiad.tools.optimize.profile.measuring import BATCHES
+from naiad.tools.optimize.results.candidate_measurement import Runtime
+from naiad.tools.optimize.results.verdict import Difference, Verdict
 from naiad.tools.optimize.sources.source_declaration import declaration
 from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
-from naiad.tools.optimize.verdict import Difference, Verdict
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from naiad.config.features import Features
+from naiad.config.tensors.features import Features
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.tensor import Shape
 from naiad.tools.predict.job_signature import RowSignature

@@ -15,7 +15,7 @@ from naiad.tools.optimize.correctness.scores.elements import agrees_on_first, co
 from naiad.tools.optimize.correctness.scores.tolerances import Kind, default_tolerance, detect_kind
 from naiad.tools.optimize.correctness.source_reference import SourceAnswers
 from naiad.tools.optimize.optimize_source import Format
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 FLOATS = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32))
 FINITE = arrays(np.float64, array_shapes(max_dims=3, max_side=5), elements=st.floats(-1e300, 1e300))

@@ -14,7 +14,7 @@ from naiad.tools.optimize.package import package_serving
 from naiad.tools.optimize.package.evidence import collect, read_evidence
 from naiad.tools.optimize.package.manifest import MANIFEST, DamagedPackageError, manifest_of
 from naiad.tools.optimize.package.verification import compare_environments
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 NAMES = {"X": "X"}, {"Y": "Y"}
 

@@ -5,9 +5,9 @@ import pytest
 
 from naiad.files.records import read_record, to_json
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.candidate_measurement import Profile, Runtime
+from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime
+from naiad.tools.optimize.results.verdict import Difference, Verdict
 from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
-from naiad.tools.optimize.verdict import Difference, Verdict
 
 PROFILE = Profile(Runtime("threads-1", {"threads": "1"}), Interval(9.0, 8.0, 10.0), Interval(5, 4, 6), 8, 0.5, 12.0)
 DIFFERENCE = Difference("LOGITS", "values", 3, (0, 2), 1.5, float("nan"), 0.1, "output 'LOGITS' differs")

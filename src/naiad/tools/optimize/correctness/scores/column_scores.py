@@ -13,7 +13,7 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.correctness.scores.scales import FEW_COLUMNS, Scales
 from naiad.tools.optimize.correctness.scores.tolerances import FLOAT_ROUNDING, Kind
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 FEWEST_ROWS = 8
 _SMALL_SHARE = 0.01

@@ -9,7 +9,7 @@ from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.correctness.scores.scales import Scales
 from naiad.tools.optimize.correctness.scores.tolerances import TIE, Kind
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from naiad.core.datatype import STRING_KINDS
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.verdict import Tolerance
+from naiad.tools.optimize.results.verdict import Tolerance
 
 _SUM_ERROR = 1e-3
 _EMBEDDING_LENGTH = 16
@@ -52,7 +52,7 @@ class _Rounding:
 # FP32, measured on convolutions with batch normalisation, 1 to 40 layers deep: fused conversions differ by 2.3e-6,
 # at most, those with an epsilon of 1e-4 in place of 1e-5 by 9e-5 or more. A softmax over thousands of classes turned
 # the rounding of large scores into 2.6e-5 of a probability; an epsilon of 1e-3 changes one by 3.8e-4. FP16, mixed and
-# int8, measured on the models in docs/optimize-correctness.md, residual, gain and bias on those of its calibration.
+# int8, measured on the models in docs/optimize-correctness.md, residual, gain and bias in its calibration.
 # TF32 and BF16 are estimates from the lengths of their mantissas.
 _ROUNDING = {
     Precision.FP32: _Rounding(3e-5, 5e-5, 1e-9, 1.0, 1e-4, 0.0, 0.0),

@@ -8,7 +8,7 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import move_to_device_pass, pytree, torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
+from naiad.backend.pytorch.programs.program import Program, addresses, cannot_load, weights_of
 from naiad.backend.pytorch.tensors import DATATYPES
 from naiad.backend.signature import TensorSignature
 from naiad.core.errors import unsupported

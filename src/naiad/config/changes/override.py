@@ -14,7 +14,7 @@ from naiad.config.backends import canonical_name
 from naiad.config.forms.schema import Field, Schema, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import GOAL, SWITCH
-from naiad.config.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
+from naiad.config.tensors.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
 from naiad.core.errors import excerpt, permission_denied
 
 ALLOWED: Mapping[str, str] = {

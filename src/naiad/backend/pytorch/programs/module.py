@@ -13,7 +13,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.model_parameters import TorchOptions
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
+from naiad.backend.pytorch.programs.program import Program, addresses, cannot_load, weights_of
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.worker.model_source import SourceLoader, import_from_source
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.candidate_measurement import Round
+from naiad.tools.optimize.results.candidate_measurement import Round
 
 ROUNDS = 9
 """The fewest rounds of a comparison, of models that are not too slow."""

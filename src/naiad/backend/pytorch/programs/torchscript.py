@@ -8,7 +8,7 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
+from naiad.backend.pytorch.programs.program import Program, addresses, cannot_load, weights_of
 from naiad.core.errors import unsupported
 
 _log = logging.getLogger(__name__)

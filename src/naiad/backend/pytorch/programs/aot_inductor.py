@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.api import ModelContext
-from naiad.backend.pytorch.exported import argument_names, result_names
 from naiad.backend.pytorch.library import pytree, torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, cannot_load
+from naiad.backend.pytorch.programs.exported import argument_names, result_names
+from naiad.backend.pytorch.programs.program import Program, cannot_load
 from naiad.backend.pytorch.tensors import DATATYPES
 from naiad.backend.signature import TensorSignature
 from naiad.core.errors import invalid_argument, unsupported

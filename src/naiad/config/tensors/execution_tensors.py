@@ -1,7 +1,7 @@
 """The tensors of an execution: tensors of clients, and tensors that the server adds and keeps."""
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelSequenceBatching
-from naiad.config.padding import added_inputs, added_names
+from naiad.config.tensors.padding import added_inputs, added_names
 
 Control = ModelSequenceBatching.Control
 

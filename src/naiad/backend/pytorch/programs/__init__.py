@@ -1,0 +1,1 @@
+"""Programs of PyTorch, by the format of their files."""

@@ -1,0 +1,1 @@
+"""What a change of a configuration may be: by a client, and without a reload."""
