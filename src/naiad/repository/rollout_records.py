@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 FLAG = "--rollout-state"
 _MAX_HOMES = 20_000
 _EARLY_S = 0.1
-"""A look may be so much too early: who looks once a second is not always exact."""
+"""A look may be so much too early: timers of a second are not always exact."""
 _WRITTEN = "written"
 """What a look has shown of a record that was written since."""
 

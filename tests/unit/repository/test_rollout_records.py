@@ -42,7 +42,7 @@ def test_state_is_found_however_the_repository_is_spelled(
 
 
 def test_look_that_is_a_little_early_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks at each tick of a second is sometimes a millisecond early, and must not wait for the next one."""
+    """A timer of a second is sometimes a millisecond early, and the look must not wait for the next one."""
     (tmp_path / "m" / "1").mkdir(parents=True)
     mine, other = RolloutRecords(), RolloutRecords()
     entry = LocalStore(tmp_path).open_model("m")

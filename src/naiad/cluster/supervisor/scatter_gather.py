@@ -208,7 +208,7 @@ class ScatterGather:
     async def note_all(self) -> None:
         """Note the counters of the processes that have answered requests since, which bounds the loss when one dies.
 
-        Counters that change without a request, as those of loads, are noted after `_IDLE_ROUNDS` calls.
+        Counters that change without a request, such as counts of loads, are noted after `_IDLE_ROUNDS` calls.
         """
         members = self._serving()
         activities = await asyncio.gather(*[self._ask_one(member, AskActivity()) for member in members])
