@@ -18,7 +18,8 @@ import pytest
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.forms.schema import INT_RANGES, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.override import fields_of, is_allowed
+from naiad.config.override import is_allowed
+from support.config_fields import fields_of
 from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess, serving
 

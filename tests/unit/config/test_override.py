@@ -10,12 +10,12 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.override import (
     ALLOWED,
     ALLOWED_PARAMETERS,
-    fields_of,
     is_allowed,
     is_allowed_parameter,
     limited_override,
 )
 from naiad.core.errors import ErrorCode, InferError
+from support.config_fields import fields_of
 
 OWNER_ONLY = (
     "platform",
