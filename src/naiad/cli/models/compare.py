@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     """Compare both models and return the exit status."""
     flags = make_parser().parse_args(arguments)
     # The gate imports the server.
-    from naiad.files.records import to_json
+    from naiad.files.json_records import to_json
     from naiad.tools.optimize.candidate import Precision
     from naiad.tools.optimize.comparing import ComparedModel, compare
     from naiad.tools.optimize.correctness.judgement_settings import Settings

@@ -23,7 +23,7 @@ def run(arguments: Sequence[str]) -> int:
     """Verify a package and return the exit status."""
     options = make_parser().parse_args(arguments)
     # The gate imports the server.
-    from naiad.files.records import to_json
+    from naiad.files.json_records import to_json
     from naiad.tools.optimize.package.manifest import NoPackageError
     from naiad.tools.optimize.package.verification import verify
 

@@ -7,7 +7,7 @@ may be missing, so new fields do not need a new version.
 import dataclasses
 import json
 
-from naiad.files.records import RecordFieldError, read_record
+from naiad.files.json_records import RecordFieldError, read_record
 from naiad.tools.measure.result import SCHEMA_VERSION, Result
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from naiad.files.records import read_record, to_json
+from naiad.files.json_records import read_record, to_json
 from naiad.tools.optimize import choice, preprocessing, profile, sensitivity
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.choices import Options

@@ -15,7 +15,7 @@ from typing import Self
 
 from naiad.files.digest import add_files
 from naiad.files.journal import Journal
-from naiad.files.records import read_record
+from naiad.files.json_records import read_record
 from naiad.tools.analyze.point_measurement import Measured
 from naiad.tools.analyze.space import Point
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.files.records import read_record
+from naiad.files.json_records import read_record
 from naiad.tools.optimize.samples.chunks import Arrays, ChunkedSamples
 
 CALIBRATION_SAMPLES = 300

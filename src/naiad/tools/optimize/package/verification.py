@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from naiad.files.records import read_record
+from naiad.files.json_records import read_record
 from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.runners.model_runner import RenamedRunner, RunnerError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
-from naiad.files.records import to_json
+from naiad.files.json_records import to_json
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 from naiad.tools.optimize.correctness.judgement_settings import Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner

@@ -16,7 +16,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, TensorSpec
-from naiad.files.records import read_record, to_json
+from naiad.files.json_records import read_record, to_json
 from naiad.tools.optimize.converters.conversion_child import end_with_parent
 from naiad.tools.optimize.optimize_source import BACKENDS, Format
 from naiad.tools.optimize.samples.chunks import ChunkedSamples

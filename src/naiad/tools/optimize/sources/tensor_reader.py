@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from naiad.core.tensor import Array, TensorSpec
-from naiad.files.records import read_record, to_json
+from naiad.files.json_records import read_record, to_json
 from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.samples.chunks import write_chunks
 from naiad.tools.process.child import with_this_path

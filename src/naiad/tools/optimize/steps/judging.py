@@ -9,7 +9,7 @@ from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
-from naiad.files.records import read_record
+from naiad.files.json_records import read_record
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.candidate_repository import write_repository
 from naiad.tools.optimize.correctness.gate import judge

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from naiad.files.records import to_json
+from naiad.files.json_records import to_json
 from naiad.files.replacement import replace_file
 
 _Value = TypeVar("_Value")

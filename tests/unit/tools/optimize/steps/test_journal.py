@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from naiad.files.records import read_record, to_json
+from naiad.files.json_records import read_record, to_json
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.results.candidate_measurement import Profile, Runtime
 from naiad.tools.optimize.results.verdict import Difference, Verdict

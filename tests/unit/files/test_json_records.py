@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.files.records import RecordFieldError, read_record, to_json
+from naiad.files.json_records import RecordFieldError, read_record, to_json
 
 
 class Colour(Enum):

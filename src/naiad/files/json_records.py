@@ -6,11 +6,11 @@ A reader ignores members that it does not know, and members of fields with a def
 import dataclasses
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 _Record = TypeVar("_Record")
 _NAMES = {float: "a number", int: "an integer", str: "a string", bool: "true or false"}
@@ -40,10 +40,11 @@ def read_record(kind: type[_Record], document: Any, path: str = "") -> _Record:
     if not isinstance(document, dict):
         raise _misfit(path, document, "an object")
     values = {}
+    hints = _hints(cast(Hashable, kind))
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # no type says "dataclass"
         place = f"{path}.{field.name}" if path else field.name
         if field.name in document:
-            values[field.name] = _value(_hints(kind)[field.name], document[field.name], place)
+            values[field.name] = _value(hints[field.name], document[field.name], place)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecordFieldError(f"field '{place}' is missing")
     return kind(**values)
@@ -57,8 +58,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _value(kind: Any, value: Any, path: str) -> Any:
     if kind is Any:
         return value
-    if dataclasses.is_dataclass(kind):
-        return read_record(kind, value, path)  # type: ignore[type-var]  # a class, no instance
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return read_record(kind, value, path)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
         return None if value is None else _one_of([each for each in arguments if each is not type(None)], value, path)
