@@ -40,7 +40,7 @@ def read_record(kind: type[_Record], document: Any, path: str = "") -> _Record:
     if not isinstance(document, dict):
         raise _misfit(path, document, "an object")
     values = {}
-    hints = _hints(cast(Hashable, kind))
+    hints = _hints(cast("Hashable", kind))
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # no type says "dataclass"
         place = f"{path}.{field.name}" if path else field.name
         if field.name in document:
