@@ -51,6 +51,7 @@ elif c=='memory' %}{% set n=namespace(x=c) %}{% for i in range(40) %}{% set n.x=
 endfor %}"""
 ENDLESS = b"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 RECURSIVE = b"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"
+ISOLATED = 'parameters { key: "isolation" value { string_value: "process" } }'
 NO_MARKS = 'parameters { key: "special_tokens" value { string_value: "prompts" } }'
 SHORT_LIMIT = 'parameters { key: "template_timeout_s" value { string_value: "1" } }'
 
@@ -71,7 +72,8 @@ def server(tmp_path_factory):
     write_model(repository, "vectors", CONFIG + VECTORS, {})
     (repository / "vectors" / "1" / "model.gguf").symlink_to(MODEL)
     (repository / "smol" / "1" / "model.gguf").symlink_to(MODEL)
-    write_model(repository, "strict", CONFIG, {})
+    # In a worker process, which starts that of its template itself.
+    write_model(repository, "strict", CONFIG + ISOLATED, {})
     write_with_template(repository / "strict" / "1" / "model.gguf", STRICT)
     write_model(repository, "hostile", CONFIG + SHORT_LIMIT + NO_MARKS, {})
     write_with_template(repository / "hostile" / "1" / "model.gguf", HOSTILE)

@@ -2,7 +2,7 @@
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from naiad.config.backends import PACKAGES, PYTHON_RUNTIME, canonical_name, filenames_of, install_command
@@ -19,23 +19,28 @@ _WORKER_MODULES = frozenset({"triton_python_backend_utils", "c_python_backend_ut
 """Modules that only worker processes have."""
 
 
-def check_contents(reports: Sequence[ModelReport], *, allow_pickle: bool = False) -> None:
-    """Add the problems of the model files to the reports; `allow_pickle` as of the server."""
+def check_contents(
+    reports: Sequence[ModelReport], *, allow_pickle: bool = False, runtime_of: Callable[[str], str] = lambda _: ""
+) -> None:
+    """Add the problems of the model files to the reports; `allow_pickle` as of the server.
+
+    `runtime_of` returns the runtime of a backend: `model.py` for Python files in its place, which need no package.
+    """
     for report in reports:
         directories = [report.path / str(version) for version in report.versions]
         if not directories and bare_backend(report.path):
             directories = [report.path.parent]
         if directories and not report.config.HasField("ensemble_scheduling"):
-            _check_package(report)
+            _check_package(report, runtime_of)
         for directory in directories:
             _check_file(report, directory, allow_pickle=allow_pickle)
 
 
-def _check_package(report: ModelReport) -> None:
+def _check_package(report: ModelReport, runtime_of: Callable[[str], str]) -> None:
     """Check that the framework of the backend is installed."""
     backend = report.config.backend
     package = PACKAGES.get(backend, "")
-    if not package or report.config.runtime == PYTHON_RUNTIME or _is_installed(package):
+    if not package or runtime_of(backend) == PYTHON_RUNTIME or _is_installed(package):
         return
     if _ENVIRONMENT in report.config.parameters:
         report.not_tried.append(f"whether the environment of {_ENVIRONMENT} has the package '{package}'")

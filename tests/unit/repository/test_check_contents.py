@@ -140,3 +140,13 @@ def test_pickle_that_a_server_refuses(tmp_path, monkeypatch, digest, allow_pickl
     assert len(found) == bool(problem)
     assert all(message.startswith(problem) for message in found)
     assert not any(hashlib.sha256(content).hexdigest() in message for message in found)
+
+
+def test_python_files_of_a_backend_need_no_package(tmp_path, capsys):
+    write_model(tmp_path / "models", "m", 'backend: "vllm"\n', {"1/model.json": '{"model": "a/b"}'})
+    assert "needs the package 'vllm', which is not installed; expected pip install vllm" in output_of(
+        tmp_path / "models", capsys, 1
+    )
+    (tmp_path / "backends" / "vllm").mkdir(parents=True)
+    (tmp_path / "backends" / "vllm" / "model.py").write_text("class TritonPythonModel: pass\n")
+    assert check.run([str(tmp_path / "models"), f"--backend-directory={tmp_path / 'backends'}"]) == 0

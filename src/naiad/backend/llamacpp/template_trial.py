@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xllamacpp
 
 from naiad.backend.framework import reason
 from naiad.backend.llamacpp.template_model import CONTEXT_TOKENS, PROBLEM
@@ -22,7 +21,8 @@ from naiad.worker.api.response import InferenceResponse
 from naiad.worker.api.tensor import Tensor
 
 MAX_BYTES = 2 << 30
-"""Limit of the memory that a template may allocate, with that of the process."""
+"""Limit of the memory that a template may allocate, with the model that renders it."""
+_STATM = Path("/proc/self/statm")
 _RENDERED = "top_logprobs requires logprobs"
 """What llama.cpp says of a wrong member that it reads after it has rendered a chat, and before all else."""
 
@@ -43,7 +43,13 @@ class TemplateTrial:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model of a template, for which llama.cpp renders chats of its own. Raises LoadError."""
         self._timeout_s = int(args["template_timeout_s"])
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a build for GPUs would prepare them
+        import xllamacpp
+
+        # Of what is written to: libraries of large machines reserve far more addresses than they use.
+        if _STATM.is_file():
+            most_bytes = _data_bytes() + MAX_BYTES
+            resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         path = args["template_model"]
         listener = Path(path).with_name("trial.sock")
@@ -82,6 +88,12 @@ class TemplateTrial:
         except Exception as error:
             return reason(error)
         return ""
+
+
+def _data_bytes() -> int:
+    """Return the bytes of private memory that this process may write to."""
+    fields = _STATM.read_text(encoding="ascii").split()
+    return int(fields[5]) * resource.getpagesize()
 
 
 def _response(problem: str) -> InferenceResponse:

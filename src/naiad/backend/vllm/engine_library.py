@@ -31,8 +31,8 @@ def import_library() -> EngineLibrary:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:
         import vllm
-        from vllm import AsyncEngineArgs, SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
         from vllm.v1.engine.async_llm import AsyncLLM
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vllm."):

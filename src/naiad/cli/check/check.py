@@ -73,10 +73,11 @@ def _check(
     path: str, backend_directory: Path | None, *, strict: bool, allow_pickle: bool = False
 ) -> list[ModelReport]:
     """Check a path or a URL. Raises InferError if a store cannot be read."""
-    backends = BackendRegistry(directory=backend_directory).names()
+    registry = BackendRegistry(directory=backend_directory)
+    backends = registry.names()
     if not is_cloud_url(path):
         reports = check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
-        check_contents(reports, allow_pickle=allow_pickle)
+        check_contents(reports, allow_pickle=allow_pickle, runtime_of=registry.runtime_of)
         return reports
     # Import the cloud clients only for a repository in a cloud.
     from naiad.repository.cloud.cloud_store import write_manifest

@@ -4,7 +4,7 @@ It has the names, the semantics and the errors that vLLM documents, and no model
 the answer is the words of the prompt backwards. Some prompts have it fail as vLLM does: `fail`, `die`, `wait`.
 """
 
-from vllm.engine_args import AsyncEngineArgs
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import SamplingParams
 
 __version__ = "0.0.double"

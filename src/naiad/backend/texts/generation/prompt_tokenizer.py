@@ -25,7 +25,7 @@ class PromptTokenizer:
         self._special_tokens = special_tokens
         added = tokenizer.get_added_tokens_decoder()
         marks = {key: token for key, token in added.items() if is_mark(token.content, is_special=token.special)}
-        self._plain = _without_marks(tokenizer, {token.content for token in marks.values()})
+        self._plain = _without_marks(tokenizer, {token.content for token in marks.values() if not token.special})
         self._marks = frozenset(marks)
         # A mark that is searched for in normalised text may begin with another character in the text itself.
         is_exact = not any(token.normalized for token in marks.values())
@@ -59,12 +59,15 @@ class PromptTokenizer:
         return not self._marks.isdisjoint(found.ids)
 
 
-def _without_marks(tokenizer: Any, marks: Collection[str]) -> Any:
-    """Return a tokenizer for which marks are text like any other."""
-    content = json.loads(tokenizer.to_str())
-    for token in content.get("added_tokens") or ():
-        token["special"] = token["content"] in marks
-    plain = type(tokenizer).from_str(json.dumps(content))
+def _without_marks(tokenizer: Any, others: Collection[str]) -> Any:
+    """Return a tokenizer for which special tokens, and `others`, are text like any other."""
+    text = tokenizer.to_str()
+    if others:  # rare, and a large vocabulary takes a while
+        content = json.loads(text)
+        for token in content["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in others
+        text = json.dumps(content)
+    plain = type(tokenizer).from_str(text)
     plain.encode_special_tokens = True  # which means: as any other text
     return plain
 

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import naiad.worker
 from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.errors import excerpt
+from naiad.core.version import PACKAGE_DIR
 from naiad.worker.bls_calls import LINE
 from naiad.worker.channel.flags_page import create_board
 from naiad.worker.channel.frame import ChannelClosedError
@@ -102,7 +102,8 @@ class LineSplitter:
         return self.split(b"\n")
 
 
-_PACKAGE_DIR = Path(naiad.worker.__file__).parent
+# Not by its module: a worker, which may start others, has it under another name.
+_PACKAGE_DIR = PACKAGE_DIR / "worker"
 _POLL_S = 0.05
 """Polling interval for the end of a process without pidfd."""
 _LINE_DESCRIPTORS = 3
