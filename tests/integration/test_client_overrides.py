@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from naiad.config.changes.override import fields_of, is_allowed
+from naiad.config.changes.override import is_allowed
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.forms.schema import INT_RANGES, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
+from support.config_fields import fields_of
 from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess, serving
 

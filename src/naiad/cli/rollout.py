@@ -153,10 +153,6 @@ def _row(role: str, side: Mapping[str, Any]) -> str:
     )
 
 
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 def _summary(found: Mapping[str, Any]) -> str:
     rollout = found["rollout"]
     if "canary" not in rollout:

@@ -7,7 +7,6 @@ files.
 
 import asyncio
 import itertools
-import logging
 import pickle
 import socket
 import struct
@@ -15,8 +14,6 @@ from typing import Protocol
 
 from naiad.core.errors import cause_of
 from naiad.telemetry.last_resort import begin_task, report
-
-_log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("!QBQ")
 _NOTICE, _ASK, _ANSWER, _FAILURE = range(4)

@@ -8,7 +8,6 @@ import pytest
 from naiad.config.changes.override import (
     ALLOWED,
     ALLOWED_PARAMETERS,
-    fields_of,
     is_allowed,
     is_allowed_parameter,
     limited_override,
@@ -16,6 +15,7 @@ from naiad.config.changes.override import (
 from naiad.config.forms.schema import is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
+from support.config_fields import fields_of
 
 OWNER_ONLY = (
     "platform",

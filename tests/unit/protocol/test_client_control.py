@@ -6,6 +6,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc import client as grpc_client
 from naiad.protocol.grpc import control as grpc_server
@@ -53,7 +54,7 @@ def test_statistics_are_alike_over_both_protocols():
     response = PositionStatistics(*[Duration(number, 100 + number) for number in range(6)])
     row = VersionStatistics("m", "1", success=Duration(3, 4), batch_stats=[batch], response_stats=[response])
     over_json = json_client.decode_statistics(json_server.encode_statistics([row]))
-    over_grpc = grpc_client.decode_statistics(grpc_server.encode_model_statistics([row]))
+    over_grpc = grpc_client.decode_statistics(finish(grpc_server.statistics_in_slices([row])))
     assert over_json == over_grpc
     assert over_json[0]["inference_stats"]["success"] == {"count": 3, "ns": 4}
 

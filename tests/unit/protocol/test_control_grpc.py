@@ -4,6 +4,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc import control as control_grpc
@@ -177,7 +178,8 @@ def test_statistics():
         failures={FailureReason.BACKEND: 1},
         release_reasons={},
     )
-    (parsed,) = pb.ModelStatisticsResponse.FromString(control_grpc.encode_model_statistics([version])).model_stats
+    message = finish(control_grpc.statistics_in_slices([version]))
+    (parsed,) = pb.ModelStatisticsResponse.FromString(message).model_stats
     assert (parsed.name, parsed.version, parsed.last_inference) == ("m", "1", 1_700_000_000_000)
     assert (parsed.inference_count, parsed.execution_count) == (5, 2)
     fields = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit")

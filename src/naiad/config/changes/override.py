@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from naiad.config.backends import canonical_name
-from naiad.config.forms.schema import Field, Schema, is_map, is_message, is_repeated
+from naiad.config.forms.schema import Field, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import GOAL, SWITCH
 from naiad.config.tensors.padding import CUT_PREFIX, PAD_BATCH, PAD_PREFIX
@@ -279,17 +279,4 @@ def _leaves(message: Message, place: str) -> list[str]:
             continue
         for name, part in parts:
             found += _leaves(part, name) or [name]
-    return found
-
-
-def fields_of(schema: Schema = ModelConfig.DESCRIPTOR, path: str = "") -> list[str]:
-    """Return the paths of all fields with values, without indexes and keys; messages of a list or map as one each."""
-    found: list[str] = []
-    for field in schema.fields:
-        inner = f"{path}.{field.name}" if path else field.name
-        kind = field.message_type.fields_by_name["value"] if is_map(field) else field
-        if not is_message(kind) or inner == _PARAMETERS:
-            found.append(inner)
-        else:
-            found += fields_of(kind.message_type, inner) or [inner]
     return found

@@ -12,15 +12,12 @@ A thread without the GIL waits for it, so a framework must release the GIL while
 """
 
 import ctypes
-import logging
 import mmap
 import os
 import signal
 import sys
 import weakref
 from typing import Any
-
-_log = logging.getLogger(__name__)
 
 _SA_SIGINFO = 4
 _MAP_FIXED = 0x10

