@@ -51,10 +51,8 @@ _ROOM = 1.5
 """Factor of tolerances in a package."""
 
 
-class StoredAnswers:
+class StoredAnswers(Runner):
     """A source whose answers are known."""
-
-    max_batch = 0
 
     def __init__(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> None:
         self._answers = {digest([request]): answer for request, answer in zip(requests, answers, strict=True)}
@@ -65,13 +63,6 @@ class StoredAnswers:
         if answer is None:
             raise RunnerError("the package has no answer to this request")
         return answer
-
-    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Return the answers."""
-        return [self.infer(each) for each in requests]
-
-    def close(self) -> None:
-        """There is nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ _FILE = "answers"
 _LENGTH = struct.Struct("<I")
 
 
-class CachedAnswers:
+class CachedAnswers(Runner):
     """A runner that asks the source once for each request and keeps the answers in a file.
 
     The file is a sequence of records: the length of a JSON text, the text with the digest of the request and the
@@ -41,11 +41,6 @@ class CachedAnswers:
             self._size_bytes = end
         self._file.truncate(self._size_bytes)
 
-    @property
-    def max_batch(self) -> int:
-        """The source's."""
-        return self._source().max_batch
-
     def infer(self, inputs: Arrays) -> Arrays:
         """Return the answer to a request. Raises RunnerError if the source fails."""
         key = digest([inputs])
@@ -54,10 +49,6 @@ class CachedAnswers:
         answer = self._source().infer(inputs)
         self._write(key, answer)
         return answer
-
-    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Return the answers to requests, one after the other."""
-        return [self.infer(each) for each in requests]
 
     def close(self) -> None:
         """Close the file and the source."""

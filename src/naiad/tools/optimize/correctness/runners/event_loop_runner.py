@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from naiad.client.loop_thread import LoopThread
 from naiad.core.errors import InferError
-from naiad.tools.optimize.correctness.runners.model_runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 
 _Result = TypeVar("_Result")
 
 
-class EventLoopRunner(abc.ABC):
+class EventLoopRunner(Runner):
     """Asks a model on an event loop in a thread of its own."""
 
     def __init__(self, name: str) -> None:

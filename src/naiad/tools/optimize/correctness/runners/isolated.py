@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from naiad.tools.optimize.correctness.runners.model_runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays, Runner, RunnerError
 from naiad.tools.process.child import ChildProcess, with_this_path
 from naiad.tools.process.usage import resident_mib
 
@@ -90,7 +90,7 @@ class ModelProcess:
             raise RunnerError(f"it uses {used_mib:.0f} MiB of memory, allowed are {self._limits.memory_mib:.0f} MiB")
 
 
-class IsolatedRunner:
+class IsolatedRunner(Runner):
     """A model of a repository as naiad serves it, in another process. `close` ends it."""
 
     def __init__(
@@ -106,8 +106,6 @@ class IsolatedRunner:
         self.pid = self._process.pid
         """Of the process."""
         try:
-            self.max_batch: int
-            """The most rows of a request; 0 if there is no limit."""
             self.inputs: Sequence[TensorSpec]
             self.outputs: Sequence[TensorSpec]
             self.max_batch, self.inputs, self.outputs = self._process.receive(self._limits.load_s)

@@ -1,8 +1,9 @@
 """What executes a model: arrays in, arrays out."""
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from naiad.core.tensor import Array
 
@@ -14,27 +15,26 @@ class RunnerError(Exception):
     """The model did not answer: an error, a crash, or a limit of time or memory."""
 
 
-class Runner(Protocol):
+class Runner(abc.ABC):
     """Executes a model. Methods raise RunnerError."""
 
-    @property
-    def max_batch(self) -> int:
-        """The most rows of a request; 0 if there is no limit."""
+    max_batch: int = 0
+    """The most rows of a request; 0 if there is no limit."""
 
+    @abc.abstractmethod
     def infer(self, inputs: Arrays) -> Arrays:
         """Execute one request."""
 
     def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Execute requests at the same time; return their outputs in order."""
+        """Execute requests, at the same time if the model can; return their outputs in order."""
+        return [self.infer(each) for each in requests]
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all have something to release
         """Release the model."""
 
 
-class CallableRunner:
+class CallableRunner(Runner):
     """A function of the user, or a framework's model behind one, in this process."""
-
-    max_batch = 0
 
     def __init__(self, function: Callable[[Arrays], Arrays]) -> None:
         self._function = function
@@ -51,21 +51,14 @@ class CallableRunner:
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(self.infer, requests))
 
-    def close(self) -> None:
-        """The function belongs to the caller."""
 
-
-class CountedRunner:
-    """Counts the requests that another runner answers."""
+class CountedRunner(Runner):
+    """Counts the requests that another runner, which it does not close, answers."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.max_batch = runner.max_batch
         self.requests = 0
-
-    @property
-    def max_batch(self) -> int:
-        """The other runner's."""
-        return self._runner.max_batch
 
     def infer(self, inputs: Arrays) -> Arrays:
         """Execute one request."""
@@ -77,24 +70,16 @@ class CountedRunner:
         self.requests += len(requests)
         return self._runner.infer_concurrently(requests)
 
-    def close(self) -> None:
-        """Close the other runner."""
-        self._runner.close()
 
-
-class RenamedRunner:
+class RenamedRunner(Runner):
     """A model whose tensors have other names than the source's."""
 
     def __init__(self, runner: Runner, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         """Map the source's names of inputs and outputs to the model's."""
         self._runner = runner
+        self.max_batch = runner.max_batch
         self._inputs = inputs
         self._outputs = {own: source for source, own in outputs.items()}
-
-    @property
-    def max_batch(self) -> int:
-        """The model's."""
-        return self._runner.max_batch
 
     def infer(self, inputs: Arrays) -> Arrays:
         """Execute one request."""

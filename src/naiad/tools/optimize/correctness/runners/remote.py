@@ -58,7 +58,6 @@ class RemoteRunner(EventLoopRunner):
         # Shapes of a model without a batch limit may have a first dimension that does not vary.
         rows = [spec.shape[0] for spec in metadata.inputs if spec.shape]
         self.max_batch = int(config.max_batch_size) or max(0, *rows, 0)
-        """The most rows of a request; 0 if there is no limit."""
 
     def close(self) -> None:
         """Close the connections."""

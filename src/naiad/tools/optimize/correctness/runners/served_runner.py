@@ -29,7 +29,6 @@ class ServedRunner(EventLoopRunner):
             self._loop_thread.close()
             raise
         self.max_batch = self._max_batch()
-        """The most rows of a request; 0 if there is no limit."""
         metadata = self._server.model_metadata(model)
         self.inputs: Sequence[TensorSpec] = metadata.inputs
         self.outputs: Sequence[TensorSpec] = metadata.outputs
