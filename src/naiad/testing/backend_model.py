@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.backend.api import Backend, InstanceSpec, ModelContext
+from naiad.client.client import encode_tensors
 from naiad.config.autofill import autofill, merge_auto_completed, normalize
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.config.validate.model import validate
 from naiad.core.batch import Batch
-from naiad.core.datatype import DataType, conversion_hint, from_numpy
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, unsupported
+from naiad.core.errors import ErrorCode, InferError, unsupported
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
-from naiad.core.tensor import TensorSpec, to_array, to_buffer
+from naiad.core.tensor import to_array
 from naiad.testing.called_models import ModelError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -96,14 +96,14 @@ class BackendModel:
         outputs: Sequence[str] = (),
         parameters: Mapping[str, str | int | float | bool] | None = None,
     ) -> InferRequest:
-        specs = [TensorSpec(name, _datatype(name, array), array.shape) for name, array in inputs.items()]
+        specs, data = encode_tensors(inputs)
         header = RequestHeader(
             model_name=self.config.name,
             inputs=specs,
             outputs=[RequestedOutput(name) for name in outputs],
             parameters=dict(parameters or {}),
         )
-        request = InferRequest(header, [to_buffer(array) for array in inputs.values()], _ignore)
+        request = InferRequest(header, data, _ignore)
         if self.config.max_batch_size and specs and specs[0].shape:
             request.batch_size = specs[0].shape[0]
         return request
@@ -146,14 +146,6 @@ def _version_of(model_dir: Path, version: int | None) -> int:
     if not versions:
         raise InferError(ErrorCode.NOT_FOUND, f"{model_dir} has no version directory, as {model_dir / '1'}")
     return max(versions)
-
-
-def _datatype(name: str, array: Array) -> DataType:
-    datatype = from_numpy(array.dtype)
-    if datatype is None:
-        hint = conversion_hint(array.dtype)
-        raise invalid_argument(f"input '{name}' has dtype {array.dtype}, which the protocol does not have: {hint}")
-    return datatype
 
 
 def _outputs(response: InferResponse) -> dict[str, Array] | ModelError:

@@ -1,18 +1,12 @@
 """Models as naiad serves them: scheduler, batching and backend in this process, without ports."""
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from naiad.core.datatype import DataType, conversion_hint, from_numpy
-from naiad.core.request import InferRequest, RequestHeader
-from naiad.core.response import InferResponse
-from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.server.embedded import EmbeddedServer
 from naiad.tools.optimize.correctness.runners.event_loop_runner import EventLoopRunner
-from naiad.tools.optimize.correctness.runners.model_runner import Arrays, RunnerError
+from naiad.tools.optimize.correctness.runners.model_runner import Arrays
 
 
 class ServedRunner(EventLoopRunner):
@@ -30,8 +24,8 @@ class ServedRunner(EventLoopRunner):
             raise
         self.max_batch = self._max_batch()
         metadata = self._server.model_metadata(model)
-        self.inputs: Sequence[TensorSpec] = metadata.inputs
-        self.outputs: Sequence[TensorSpec] = metadata.outputs
+        self.inputs = metadata.inputs
+        self.outputs = metadata.outputs
 
     def close(self) -> None:
         """Unload the model."""
@@ -46,25 +40,5 @@ class ServedRunner(EventLoopRunner):
         return max(0, *rows) if rows else 0
 
     async def _infer(self, inputs: Arrays) -> Arrays:
-        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def respond(request: InferRequest, response: InferResponse) -> None:
-            if not answer.done():
-                answer.set_result(response)
-
-        specs = [TensorSpec(name, _datatype(name, array), array.shape) for name, array in inputs.items()]
-        header = RequestHeader(model_name=self._model, inputs=specs)
-        self._server.submit(InferRequest(header, [to_buffer(array) for array in inputs.values()], respond))
-        response = await answer
-        if response.error is not None:
-            raise response.error
-        pairs = zip(response.header.outputs, response.data, strict=True)
-        return {spec.name: np.array(to_array(spec, data)) for spec, data in pairs}
-
-
-def _datatype(name: str, array: Array) -> DataType:
-    datatype = from_numpy(array.dtype)
-    if datatype is None:
-        hint = conversion_hint(array.dtype)
-        raise RunnerError(f"input '{name}' has dtype {array.dtype}, which no tensor of a server has: {hint}")
-    return datatype
+        found = await self._server.infer(self._model, inputs)
+        return {name: np.array(found[name]) for name in found}
