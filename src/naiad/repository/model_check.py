@@ -6,19 +6,19 @@ the findings about one model; the first functions check its files: versions, mod
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from naiad.config.autofill import NO_VERSION, autofill, normalize, select_versions
 from naiad.config.backends import FILENAMES, RUNTIMES, canonical_name, filenames_of
-from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem, Severity, nearest
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, find_ensemble_cycle
-from naiad.config.validate.file_names import is_outside, name_problem
+from naiad.config.validate.file_names import is_outside, name_problem, tensor_files
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError
 from naiad.repository.check_rollout import check_rollout
@@ -213,7 +213,7 @@ def _same_suffix(wanted: str, names: set[str]) -> str:
 
 def check_side_files(report: ModelReport) -> None:
     """Check that the files in the configuration exist."""
-    for field_path, folder, name in _named_files(report.config):
+    for field_path, folder, name in tensor_files(report.config):
         directory = report.path / folder
         if not name or name_problem(name) or is_outside(name):
             continue  # reported with the configuration
@@ -225,20 +225,6 @@ def check_side_files(report: ModelReport) -> None:
                 expected=f"a file of {directory}",
                 suggestion=nearest(name, names_in(directory)),
             )
-
-
-def _named_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield field path, directory below the model's directory and name of every file in a configuration."""
-    for index, output in enumerate(config.output):
-        yield f"output[{index}].label_filename", "", output.label_filename
-    for index, sample in enumerate(config.model_warmup):
-        for name in sorted(sample.inputs):
-            path = map_path(f"model_warmup[{index}].inputs", name)
-            yield f"{path}.input_data_file", "warmup", sample.inputs[name].input_data_file
-    for index, state in enumerate(config.sequence_batching.state):
-        for position, initial in enumerate(state.initial_state):
-            path = f"sequence_batching.state[{index}].initial_state[{position}].data_file"
-            yield path, "initial_state", initial.data_file
 
 
 def children_of(directory: Path) -> list[Path]:

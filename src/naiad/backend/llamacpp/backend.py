@@ -1,8 +1,6 @@
 """The llama.cpp backend: one server of the library for a version, an instance for each of its slots."""
 
 import logging
-import time
-from collections.abc import Sequence
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
@@ -12,12 +10,11 @@ from naiad.backend.llamacpp.llama_request import read_llama_request
 from naiad.backend.llamacpp.llama_server import GgufFile, LlamaServer
 from naiad.backend.llamacpp.llama_tensors import OUTPUTS, SIGNATURE
 from naiad.backend.signature import SignatureCheck, completed
+from naiad.backend.texts.generation.answer_instance import GeneratingInstance
 from naiad.backend.texts.generation.text_generation import ResponseTensors, completed_generation
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
 
 _log = logging.getLogger(__name__)
 
@@ -77,26 +74,12 @@ class LlamaModel(Model):
         self.server.close()
 
 
-class LlamaInstance(Instance):
+class LlamaInstance(GeneratingInstance):
     """Generates for one request at a time; llama.cpp computes the next tokens of all instances together."""
 
     def __init__(self, model: LlamaModel) -> None:
+        super().__init__("llamacpp", model.tensors)
         self._model = model
-        self._is_interrupted = False
-
-    def execute(self, batch: Batch) -> Sequence[InferResponse]:
-        """Generate for each request of a batch, and emit its responses."""
-        emit = batch.emit
-        if emit is None:
-            raise invalid_argument("the llamacpp backend executes decoupled models only")
-        batch.compute_start_ns = time.monotonic_ns()
-        for request in batch.requests:
-            try:
-                self._generate(request, emit)
-            except InferError as error:
-                emit(request, InferResponse(self._model.tensors.empty, error=error))
-        batch.compute_end_ns = time.monotonic_ns()
-        return ()
 
     def _generate(self, request: InferRequest, emit: Emit) -> None:
         model = self._model

@@ -1,8 +1,6 @@
 """The backend of decoders in ONNX: an instance for each slot, one thread that computes for all of them."""
 
 import logging
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,6 +16,7 @@ from naiad.backend.onnx_decoder.kv_cache import COPIES
 from naiad.backend.onnx_decoder.step_engine import StepEngine
 from naiad.backend.onnx_decoder.turns import TurnPlanner
 from naiad.backend.signature import ModelSignature, SignatureCheck
+from naiad.backend.texts.generation.answer_instance import GeneratingInstance
 from naiad.backend.texts.generation.decoder_request import DecoderFacts, read_decoder_request
 from naiad.backend.texts.generation.generation_directory import GenerationDirectory
 from naiad.backend.texts.generation.text_generation import (
@@ -28,11 +27,9 @@ from naiad.backend.texts.generation.text_generation import (
 )
 from naiad.backend.texts.generation.token_answer import Emit
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
 from naiad.options.host_policy import policy_name
 
 _log = logging.getLogger(__name__)
@@ -192,27 +189,13 @@ def _prompt_tokens(parameters: Parameters, tensors: DecoderTensors) -> int:
     return wanted
 
 
-class OnnxDecoderInstance(Instance):
+class OnnxDecoderInstance(GeneratingInstance):
     """Generates for one request at a time, together with the other instances."""
 
     def __init__(self, model: OnnxDecoderModel) -> None:
+        super().__init__("onnx_decoder", model.tensors)
         self._model = model
         self._row: DecoderRow | None = None
-        self._is_interrupted = False
-
-    def execute(self, batch: Batch) -> Sequence[InferResponse]:
-        """Generate for each request of a batch, and emit its responses."""
-        emit = batch.emit
-        if emit is None:
-            raise invalid_argument("the onnx_decoder backend executes decoupled models only")
-        batch.compute_start_ns = time.monotonic_ns()
-        for request in batch.requests:
-            try:
-                self._generate(request, emit)
-            except InferError as error:
-                emit(request, InferResponse(self._model.tensors.empty, error=error))
-        batch.compute_end_ns = time.monotonic_ns()
-        return ()
 
     def _generate(self, request: InferRequest, emit: Emit) -> None:
         model = self._model

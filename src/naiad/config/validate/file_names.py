@@ -65,12 +65,19 @@ def file_names(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
         if key in config.parameters:
             directory = "version" if key in _PARAMETERS else ""
             yield map_path("parameters", key), config.parameters[key].string_value, directory
+    for path, _, name in tensor_files(config):
+        yield path, name, ""
+
+
+def tensor_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield field, directory below the model's directory and name of the files of tensors."""
     for index, output in enumerate(config.output):
-        yield f"output[{index}].label_filename", output.label_filename, ""
+        yield f"output[{index}].label_filename", "", output.label_filename
     for index, sample in enumerate(config.model_warmup):
         for key in sorted(sample.inputs):
             path = map_path(f"model_warmup[{index}].inputs", key)
-            yield f"{path}.input_data_file", sample.inputs[key].input_data_file, ""
+            yield f"{path}.input_data_file", "warmup", sample.inputs[key].input_data_file
     for index, state in enumerate(config.sequence_batching.state):
         for position, initial in enumerate(state.initial_state):
-            yield f"sequence_batching.state[{index}].initial_state[{position}].data_file", initial.data_file, ""
+            path = f"sequence_batching.state[{index}].initial_state[{position}].data_file"
+            yield path, "initial_state", initial.data_file

@@ -67,11 +67,6 @@ class ShadowCopies:
         """Return whether these are the versions that it copies from and to."""
         return self._stable is stable and self._canary is canary
 
-    @property
-    def in_flight(self) -> int:
-        """Copies that wait, execute, or are compared."""
-        return self._in_flight
-
     def offer(self, request: InferRequest, response: InferResponse) -> None:
         """Copy a request of a client that has got its response from stable, if it belongs to the share."""
         # hot: once a request of a model with shadow copies

@@ -87,13 +87,6 @@ class ShapeRange:
     typical: tuple[int, ...]
     maximum: tuple[int, ...]
 
-    @property
-    def dynamic_axes(self) -> tuple[int, ...]:
-        """Return the axes that vary."""
-        return tuple(
-            axis for axis, (low, high) in enumerate(zip(self.minimum, self.maximum, strict=True)) if low != high
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Labels:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from naiad.config.changes.override import fields_of
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.validate.file_names import check_files, file_names, is_outside, name_problem
 from naiad.config.validate.model import validate
+from support.config_fields import fields_of
 
 OUTSIDE = ["/etc/passwd", "../x", "a/../../x", "..", "a\\..\\x"]
 

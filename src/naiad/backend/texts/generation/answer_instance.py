@@ -37,21 +37,14 @@ def is_over(answer: TokenAnswer) -> bool:
     return answer.over.is_set() or answer.is_cancelled
 
 
-class AnswerInstance(Instance):
-    """Generates for one request at a time; the server chooses the tokens."""
+class GeneratingInstance(Instance):
+    """Generates for one request at a time."""
 
-    def __init__(self, model_name: str, backend: str, facts: DecoderFacts, tensors: ResponseTensors) -> None:
+    def __init__(self, backend: str, tensors: ResponseTensors) -> None:
         """`backend` is its name, for errors."""
-        self._model_name = model_name
         self._backend = backend
-        self._facts = facts
         self._tensors = tensors
-        self._answer: TokenAnswer | None = None
         self._is_interrupted = False
-
-    @abc.abstractmethod
-    def compute(self, asked: DecoderRequest, answer: TokenAnswer) -> None:
-        """Hand logits to `answer.take` until `is_over(answer)`. What it raises becomes the error of the request."""
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         """Generate for each request of a batch, and emit its responses."""
@@ -66,6 +59,25 @@ class AnswerInstance(Instance):
                 emit(request, InferResponse(self._tensors.empty, error=error))
         batch.compute_end_ns = time.monotonic_ns()
         return ()
+
+    @abc.abstractmethod
+    def _generate(self, request: InferRequest, emit: Emit) -> None:
+        """Generate for a request and emit its responses. An InferError becomes its response."""
+
+
+class AnswerInstance(GeneratingInstance):
+    """Generates for one request at a time; the server chooses the tokens."""
+
+    def __init__(self, model_name: str, backend: str, facts: DecoderFacts, tensors: ResponseTensors) -> None:
+        """`backend` is its name, for errors."""
+        super().__init__(backend, tensors)
+        self._model_name = model_name
+        self._facts = facts
+        self._answer: TokenAnswer | None = None
+
+    @abc.abstractmethod
+    def compute(self, asked: DecoderRequest, answer: TokenAnswer) -> None:
+        """Hand logits to `answer.take` until `is_over(answer)`. What it raises becomes the error of the request."""
 
     def _generate(self, request: InferRequest, emit: Emit) -> None:
         asked = read_decoder_request(request, self._facts)

@@ -7,7 +7,7 @@ has an uncertainty from the confidence intervals: a gain within it is a tie.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import TypeAlias
@@ -83,16 +83,10 @@ def gain(goals: Goals, measured: Measured, other: Measured) -> Gain:
     What differs between two measurements of the same point, beyond their intervals, is added.
     """
     total = uncertainty = 0.0
-    weights = {model: _goal(goals, model).weighting for model in measured.metrics}
-    for model, metrics in measured.metrics.items():
-        objectives = _goal(goals, model).objectives
-        share = weights[model] / (sum(weights.values()) or 1.0) / (sum(objectives.values()) or 1.0)
-        theirs = other.metrics.get(model, {})
-        for metric, weight in objectives.items():
-            if metric in metrics and metric in theirs:
-                each = interval_gain(metric, metrics[metric], theirs[metric])
-                total += share * weight * each.value
-                uncertainty += share * weight * each.uncertainty
+    for share, metric, own, theirs in _compared(goals, measured, other):
+        each = interval_gain(metric, own, theirs)
+        total += share * each.value
+        uncertainty += share * each.uncertainty
     between = _Z * ASSUMED_RUN_TO_RUN * math.sqrt(1 / measured.repeats + 1 / other.repeats)
     return Gain(total, math.hypot(uncertainty, between))
 
@@ -105,21 +99,28 @@ def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> Interv
     """
     total = lowest = highest = 0.0
     between = _Z * ASSUMED_RUN_TO_RUN * math.sqrt(1 / measured.repeats + 1 / baseline.repeats)
+    for share, metric, own, theirs in _compared(goals, measured, baseline):
+        if theirs.value:
+            signed = -share if metric in LOWER_IS_BETTER else share
+            ratio = own.value / theirs.value
+            width = math.hypot(_relative_width(own), _relative_width(theirs), between)
+            width = math.copysign(min(width, _WIDEST), signed)
+            total += signed * (ratio - 1)
+            lowest += signed * (ratio * math.exp(-width) - 1)
+            highest += signed * (ratio * math.exp(width) - 1)
+    return Interval(total * 100, lowest * 100, highest * 100)
+
+
+def _compared(goals: Goals, measured: Measured, other: Measured) -> Iterator[tuple[float, str, Interval, Interval]]:
+    """Yield the share of the goal, the metric and both values, for the metrics that both measurements have."""
     weights = {model: _goal(goals, model).weighting for model in measured.metrics}
     for model, metrics in measured.metrics.items():
         objectives = _goal(goals, model).objectives
         share = weights[model] / (sum(weights.values()) or 1.0) / (sum(objectives.values()) or 1.0)
-        theirs = baseline.metrics.get(model, {})
+        theirs = other.metrics.get(model, {})
         for metric, weight in objectives.items():
-            if metric in metrics and metric in theirs and theirs[metric].value:
-                sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
-                ratio = metrics[metric].value / theirs[metric].value
-                width = math.hypot(_relative_width(metrics[metric]), _relative_width(theirs[metric]), between)
-                width = sign * min(width, _WIDEST)
-                total += share * weight * sign * (ratio - 1)
-                lowest += share * weight * sign * (ratio * math.exp(-width) - 1)
-                highest += share * weight * sign * (ratio * math.exp(width) - 1)
-    return Interval(total * 100, lowest * 100, highest * 100)
+            if metric in metrics and metric in theirs:
+                yield share * weight, metric, metrics[metric], theirs[metric]
 
 
 def misses(goals: Goals, measured: Measured) -> list[Miss]:

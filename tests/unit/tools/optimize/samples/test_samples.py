@@ -30,7 +30,6 @@ def test_folder_has_a_sample_per_file(tmp_path):
     assert [len(sample["ids"]) for sample in samples] == [3, 9, 5]
     ranges = shape_ranges(samples, max_batch=16)["ids"]
     assert (ranges.minimum, ranges.typical, ranges.maximum) == ((1, 3), (16, 5), (16, 9))
-    assert ranges.dynamic_axes == (0, 1)
 
 
 def test_without_batch_all_axes_are_data():
