@@ -29,14 +29,16 @@ CHAT_BACKENDS = frozenset({"huggingface", "llamacpp", "onnx_decoder", "onnx_gena
 MAX_TOKENS = 1 << 31
 SAMPLING_TEXT = "sampling_parameters"
 """An input with this name takes all sampling members as one JSON text (vLLM)."""
+RETURN_LOGPROBS = "return_logprobs"
+"""An input with this name asks for log probabilities."""
 SWITCHES: Mapping[str, bool] = {
     "exclude_input_in_output": True,
     "return_num_input_tokens": True,
     "return_num_output_tokens": True,
     "return_finish_reason": True,
-    "return_logprobs": False,
+    RETURN_LOGPROBS: False,
 }
-"""Inputs with these names get these values."""
+"""Inputs with these names get these values; the last one true where a client wants log probabilities."""
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1.0,
     "top_p": 1.0,

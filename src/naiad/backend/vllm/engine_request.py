@@ -37,11 +37,6 @@ class EngineRequest:
     """The parameters that are given; without `lora_name`."""
     lora_name: str
 
-    @property
-    def has_plain_logprobs(self) -> bool:
-        """Whether `logprobs` has vLLM's form; otherwise OpenAI's, for clients that only say how many they want."""
-        return "logprobs" in self.outputs
-
 
 def read_engine_request(request: InferRequest, adapters: Collection[str]) -> EngineRequest:
     """Return what a request asks for. Raises InferError(INVALID_ARG) with input, value and what is expected."""

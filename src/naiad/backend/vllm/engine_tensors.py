@@ -3,7 +3,6 @@
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -91,24 +90,17 @@ class EngineResponses:
     ) -> tuple[ResponseHeader, Sequence[Buffer]]:
         """Return header and data for vLLM's `RequestOutput`, whose texts are new; `prompt` stands before them."""
         texts = sorted(found.outputs, key=lambda each: int(each.index))
-        has_openai = asked.sampling.get("logprobs") is not None and not asked.has_plain_logprobs
-        outputs = asked.outputs | {"logprobs"} if has_openai else asked.outputs
-        logprobs = (
-            _plain_logprobs
-            if asked.has_plain_logprobs
-            else partial(_openai_logprobs, count=asked.sampling.get("logprobs", 0))
-        )
         values: Mapping[str, Any] = {
             "text_output": lambda: _strings([prompt + each.text for each in texts]),
             # Triton: "None" while a text goes on.
             "finish_reason": lambda: _strings([str(each.finish_reason) for each in texts]),
             "cumulative_logprob": lambda: np.array([each.cumulative_logprob or 0 for each in texts], "<f4").tobytes(),
-            "logprobs": lambda: _strings([logprobs(each) for each in texts]),
+            "logprobs": lambda: _strings([_logprobs(each) for each in texts]),
             "num_input_tokens": lambda: struct.pack("<I", prompt_tokens),
             "num_output_tokens": lambda: np.array([len(each.token_ids) for each in texts], "<u4").tobytes(),
         }
-        names = [name for name in OUTPUTS if name == "text_output" or name in outputs]
-        return self._header(outputs, names, len(texts)), [values[name]() for name in names]
+        names = [name for name in OUTPUTS if name == "text_output" or name in asked.outputs]
+        return self._header(asked.outputs, names, len(texts)), [values[name]() for name in names]
 
     def _header(self, outputs: frozenset[str], names: Sequence[str], count: int) -> ResponseHeader:
         header = self._headers.get((outputs, count))
@@ -125,7 +117,7 @@ def _strings(values: Sequence[str]) -> bytes:
     return b"".join(struct.pack("<I", len(each)) + each for each in encoded)
 
 
-def _plain_logprobs(text: Any) -> str:
+def _logprobs(text: Any) -> str:
     """Return the probabilities of new tokens as Triton's backend has them."""
     if text.logprobs is None:
         return "null"
@@ -138,24 +130,3 @@ def _plain_logprobs(text: Any) -> str:
             for tokens in text.logprobs
         ]
     )
-
-
-def _openai_logprobs(text: Any, count: int) -> str:
-    """Return the probabilities of new tokens as the OpenAI API has them, `count` others; empty without any.
-
-    vLLM adds the chosen token where it is not among the likeliest ones. -1 is for all tokens.
-    """
-    if not text.logprobs:
-        return ""
-    found = []
-    for number, tokens in zip(text.token_ids, text.logprobs, strict=False):
-        others = [_openai_token(each) for key, each in tokens.items() if key != number]
-        own = _openai_token(tokens[number]) if number in tokens else {"token": "", "bytes": [], "logprob": 0.0}
-        top: Sequence[Any] = sorted([own, *others], key=lambda each: float(each["logprob"]), reverse=True)
-        found.append({**own, "top_logprobs": top if count < 0 else top[:count]})
-    return json.dumps(found)
-
-
-def _openai_token(found: Any) -> Mapping[str, Any]:
-    token = found.decoded_token or ""
-    return {"token": token, "bytes": list(token.encode("utf-8", "replace")), "logprob": float(found.logprob)}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.config.openai_mapping import NEUTRAL, SAMPLING_TEXT, SWITCHES, OpenAiMapping
+from naiad.config.openai_mapping import NEUTRAL, RETURN_LOGPROBS, SAMPLING_TEXT, SWITCHES, OpenAiMapping
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
 from naiad.core.parameters import ParameterValue
@@ -17,6 +17,7 @@ from naiad.core.texts.text_stream import TextStream
 from naiad.protocol.generate import Inputs
 from naiad.protocol.json.tensor import decode_data
 from naiad.protocol.openai.openai_error import OpenAiError
+from naiad.protocol.openai.token_logprobs import openai_logprobs
 
 DEFAULT_MAX_TOKENS = 256
 """For models whose input `max_tokens` is required, if neither client nor owner gives a number."""
@@ -49,6 +50,8 @@ def generation_tensors(
     if "stream" in inputs and mapping.input != "stream":
         values["stream"] = stream
     values |= {name: value for name, value in SWITCHES.items() if name in inputs}
+    if RETURN_LOGPROBS in inputs:
+        values[RETURN_LOGPROBS] = "logprobs" in sampling
     for name in list(given):
         tensor = _TENSOR_NAMES.get(name, name)
         if tensor in inputs:
@@ -107,6 +110,7 @@ class Choice:
     """One choice while it is generated: its text so far, and what is known of its tokens."""
 
     __slots__ = (
+        "_logprob_count",
         "_mapping",
         "_max_tokens",
         "_pieces",
@@ -122,9 +126,19 @@ class Choice:
     )
 
     def __init__(
-        self, index: int, mapping: OpenAiMapping, stops: Sequence[str], max_tokens: int, *, text_offset: int = 0
+        self,
+        index: int,
+        mapping: OpenAiMapping,
+        stops: Sequence[str],
+        max_tokens: int,
+        *,
+        text_offset: int = 0,
+        logprob_count: int = 0,
     ) -> None:
-        """`text_offset` is where the first new token begins in the text."""
+        """`text_offset` is where the first new token begins in the text.
+
+        `logprob_count` is the number of other tokens beside each, where the client wants log probabilities.
+        """
         self.index = index
         self.text = TextStream(stops)
         self.prompt_tokens: int | None = None
@@ -136,6 +150,7 @@ class Choice:
         self.extra_bytes = 0
         """Bytes of both as JSON, over the whole text."""
         self._text_offset = text_offset
+        self._logprob_count = logprob_count
         self._mapping = mapping
         self._max_tokens = max_tokens
         self._pieces = 0
@@ -156,7 +171,7 @@ class Choice:
             reason = b"".join(_texts(response, mapping.finish_reason, is_required=False)).decode("utf-8", "replace")
             self._reason = reason if reason in _REASONS else self._reason
         if "logprobs" in mapping.offers:
-            self.logprobs += self._list_of(response, "logprobs")
+            self.logprobs += openai_logprobs(self._list_of(response, "logprobs"), self._logprob_count)
         if "tools" in mapping.offers:
             self.tool_calls += self._list_of(response, "tool_calls")
         return self.text.feed(piece)
@@ -164,7 +179,7 @@ class Choice:
     def _list_of(self, response: InferResponse, name: str) -> list[Any]:
         """Return the elements of an output with a JSON list; none if it is empty or missing."""
         data = b"".join(_texts(response, name, is_required=False))
-        if not data:
+        if not data or data == b"null":  # vLLM's word for none
             return []
         self.extra_bytes += len(data)
         if len(data) > MAX_EXTRA_BYTES:

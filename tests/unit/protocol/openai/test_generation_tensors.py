@@ -70,6 +70,12 @@ def test_required_limit_has_a_default_that_counts():
     assert token_limit(MAPPING, inputs, OPTIONAL, {"max_tokens": 3}) == 3
 
 
+@pytest.mark.parametrize(("sampling", "flag"), [({}, b"\0"), ({"logprobs": 0}, b"\1")])
+def test_log_probabilities_are_asked_of_vllm(sampling, flag):
+    text = VLLM.replace("return_num_output_tokens", "return_logprobs")
+    assert tensors(text, **sampling)[0]["return_logprobs"] == ((1,), flag)
+
+
 def test_members_go_to_the_json_of_vllm():
     found, parameters = tensors(VLLM, max_tokens=5, stop=["a"])
     assert json.loads(found["sampling_parameters"][1][4:]) == {"max_tokens": 5, "stop": ["a"]}
@@ -181,6 +187,18 @@ def test_chunk_of_tool_calls_needs_no_text():
     delta = json.loads(form.chunk(choice, ""))["choices"][0]["delta"]
     assert delta == {"tool_calls": CALLS}
     assert form.chunk(choice, "") is None
+
+
+def test_log_probabilities_of_vllm_are_converted():
+    mapping = OpenAiMapping("chat", "text_input", "text_output", offers=frozenset({"logprobs"}))
+    names = ("text_output", "logprobs")
+    header = ResponseHeader("m", "1", [TensorSpec(name, DataType.BYTES, (1,)) for name in names])
+    choice = Choice(0, mapping, (), 0, logprob_count=1)
+    token = {"5": {"logprob": -2.0, "decoded_token": "b"}, "6": {"logprob": -1.0, "decoded_token": "a"}}
+    choice.take(InferResponse(header, [packed(b"b"), packed(json.dumps([token]).encode())], final=False))
+    choice.take(InferResponse(header, [packed(b""), packed(b"null")]))
+    (found,) = choice.logprobs
+    assert (found["token"], [each["token"] for each in found["top_logprobs"]]) == ("b", ["a"])
 
 
 def test_extras_that_are_no_list_are_an_error():

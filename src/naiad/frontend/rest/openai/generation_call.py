@@ -52,8 +52,9 @@ class GenerationCall:
         limit = token_limit(model.mapping, model.inputs, model.optional, asked.sampling)
         # New tokens begin behind a prompt that is repeated.
         offsets = [len(prompt) if asked.echo else 0 for prompt in asked.prompts for _ in range(asked.choice_count)]
+        logprob_count = int(asked.sampling.get("logprobs", 0))
         self._choices = [
-            Choice(index, model.mapping, asked.stops, limit, text_offset=offset)
+            Choice(index, model.mapping, asked.stops, limit, text_offset=offset, logprob_count=logprob_count)
             for index, offset in enumerate(offsets)
         ]
         self._texts: list[list[str]] = [[] for _ in self._choices]
