@@ -13,6 +13,8 @@ from naiad.tools.predict.sources.row_source import ColumnPlan, named_columns
 from naiad.tools.values.json_values import kind_of, parse_text
 from naiad.tools.values.tensor import InputError
 
+_COLONS = (b" :", b"\t:", b"\r:", b"\n:")
+
 
 class RecordColumns:
     """Which members of an object are inputs and keys. Members that no input and no key needs are ignored."""
@@ -48,8 +50,8 @@ def parse_record(text: bytes, where: str) -> dict[str, Any]:
         raise InputError(
             f'expected an object with a member for each input, {{"INPUT": [1, 2]}}, got {kind_of(value)}'
         )
-    # Each member has a colon. With more of them than members, one is repeated, or they are in strings or objects.
-    if text.count(b":") > len(value):
+    # Each member has a colon behind a quote or a space. With more of them than members, one may be repeated.
+    if text.count(b'":') + sum(map(text.count, _COLONS)) > len(value):
         try:
             json.loads(text, object_pairs_hook=_check_names, parse_int=len)  # only the names are looked at
         except RecursionError:

@@ -460,11 +460,13 @@ def test_a_line_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.M
         ('{"A": [1, 2], "A": [3, 4]}', "an object has 2 members with the name 'A'; each must have its own"),
         ('{"A": {"content": [1, 2], "shape": [2], "shape": [1]}}', "2 members with the name 'shape'"),
         ('{"A": [1, 2], "t": "a:b", "t": "A"}', "2 members with the name 't'"),
+        ('{"A" : [1, 2],"A"\t:[1, 2]}', "2 members with the name 'A'"),
+        ('{"A":[1, 2],"\\u0041":[1, 2]}', "2 members with the name 'A'"),
         ('{"A": [1, 2], "t": "a:b:c", "u": {"t": 1}}', ""),
         ('{"A": [1, 2], "t": "\\": ", "n": ' + "9" * 200 + "}", ""),
         ('{"A": [1, 2], "t": ' + '{"t":' * 1000 + "1" + "}" * 1000 + "}", "nested too deep"),
     ],
-    ids=["twice", "inside", "others", "colons", "digits", "deep"],
+    ids=["twice", "inside", "others", "spaces", "escaped", "colons", "digits", "deep"],
 )
 def test_repeated_members_of_json_fail(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "in.jsonl"
