@@ -11,6 +11,7 @@ from pathlib import Path
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header, read_columns, time_in
 from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
+from naiad.core.errors import excerpt
 from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
 from naiad.tools.predict.files.input_files import find_files
 from naiad.tools.predict.files.row_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXES, check_suffix, python_to_look
@@ -187,6 +188,7 @@ def summary_text(summary: Summary, model: str) -> str:
     if summary.failed_rows:
         what = "row" if summary.failed_rows == 1 else "rows"
         lines.append(f"{summary.failed_rows:,} {what} failed; the reasons: {summary.rejected}")
+        lines += [f"  {count:,}: {excerpt(reason)}" for reason, count in summary.reasons.items()]
     if summary.skipped_files:
         lines.append(f"not new: {summary.skipped_files:,} files of earlier runs")
     lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]

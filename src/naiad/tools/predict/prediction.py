@@ -85,6 +85,7 @@ class _Run:
         self._files = selection.files
         self._on_progress = on_progress
         self._begin_s = time.monotonic()
+        self._reasons: Mapping[str, int] = {}
 
     async def run(self) -> Summary:
         """Return when the output is in its place."""
@@ -194,6 +195,7 @@ class _Run:
         else:
             count = RecordedRows(output, limit, pace, self._on_progress)
             flow = Pipeline(reader, ChunkRequests(endpoint, signature, self._job.timeout_s), output, count)
+        self._reasons = count.reasons
         try:
             await flow.run()
             count.show()
@@ -211,5 +213,12 @@ class _Run:
         skipped = self._selection.skipped
         output = str(checkpoint.output)
         return Summary(
-            position.rows, position.failed_rows, seconds, output, rejected, resumed_rows, skipped_files=skipped
+            position.rows,
+            position.failed_rows,
+            seconds,
+            output,
+            rejected,
+            resumed_rows,
+            reasons=self._reasons,
+            skipped_files=skipped,
         )

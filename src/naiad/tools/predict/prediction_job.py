@@ -127,6 +127,8 @@ class Summary:
     """Rows that an interrupted run had finished before this one."""
     set_aside: Mapping[str, str] = field(default_factory=dict)
     """Input files that cannot be read, with the reasons; the output has no rows of them."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """The first few reasons of rows that failed in this run, and how many rows have each."""
     skipped_files: int = 0
     """Input files that are not new, with `since`."""
     is_nothing_new: bool = False

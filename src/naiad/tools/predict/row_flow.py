@@ -22,6 +22,7 @@ CHECKPOINT_S = 1.0
 _FIRST_CHECKPOINT_S = 0.1
 """Between the first ones; doubled each time."""
 _PROGRESS_S = 0.2
+_MAX_REASONS = 5
 _T = TypeVar("_T")
 
 OnProgress: TypeAlias = Callable[[JobProgress], None]
@@ -55,6 +56,8 @@ class RecordedRows:
     """Counts the rows of an output: checkpoints, the limit of failed rows, and progress."""
 
     def __init__(self, output: RowOutput, limit: FailureLimit, pace: Pace, on_progress: OnProgress) -> None:
+        self.reasons: dict[str, int] = {}
+        """Reasons of failed rows, and how many rows have them, for the first few reasons."""
         self._output = output
         self._limit = limit
         self._pace = pace
@@ -66,6 +69,9 @@ class RecordedRows:
 
     async def add(self, rows: int, reasons: Sequence[str], done_bytes: int) -> None:
         """Count rows that are written. Raises InferError when too many have failed, and OSError."""
+        for reason in reasons:
+            if reason in self.reasons or len(self.reasons) < _MAX_REASONS:
+                self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self._limit.count(rows - len(reasons), reasons)
         now_s = time.monotonic()
         self._pace.add(now_s, rows, len(reasons), done_bytes)

@@ -88,10 +88,7 @@ class PartFlow:
             outcome = executed.outcome
             await in_thread(self._output.extend, written)
             return outcome.rows, [outcome.last_reason] * outcome.failed_rows
-        span = planned.part.span
-        _log.warning(
-            "%s: rows %d to %d: %s", span.files.path, span.first, span.first + span.count - 1, planned.reason
-        )
+        _log.warning("%s", planned.reason)
         _, reasons = await in_thread(self._output.append, failed_chunk(planned.part, planned.reason, self._keys))
         return planned.part.span.count, reasons
 
@@ -120,7 +117,9 @@ class _Planned:
     def fail(self, error: PartFailedError) -> None:
         """Count a try that failed."""
         self.tries += 1
-        self.reason = f"{error}; set aside after {self.tries} tries"
+        span = self.part.span
+        where = f"rows {span.first} to {span.first + span.count - 1} of {span.files.path.name}"
+        self.reason = f"{where}: {error}; set aside after {self.tries} tries"
 
 
 def failed_chunk(part: JobPart, reason: str, keys: Sequence[str]) -> Chunk:

@@ -1,5 +1,6 @@
 """The formats of files with rows: what reads each, what writes it, and how to look at it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from naiad.tools.predict.sources.json_lines import JsonLinesSource
 from naiad.tools.predict.sources.numpy_files import NumpySource
 from naiad.tools.predict.sources.parquet import ParquetSource
 from naiad.tools.predict.sources.row_source import RowSource
+from naiad.tools.predict.sources.steady_source import CountedSource, SteadySource
 from naiad.tools.predict.stores.object_path import FilePath
 
 OpenSource: TypeAlias = Callable[[FilePath, PredictJob, RowSignature], RowSource]
@@ -45,6 +47,12 @@ FORMATS: Mapping[str, RowFormat] = {
 
 _SOURCES = {suffix: each.source for suffix, each in FORMATS.items() if each.source is not None}
 _SINKS = {suffix: each.sink for suffix, each in FORMATS.items() if each.sink is not None}
+_COUNTED: Mapping[str, Callable[[FilePath, PredictJob, RowSignature], CountedSource]] = {
+    ".npy": NumpySource,
+    ".npz": NumpySource,
+    ".parquet": ParquetSource,
+}
+"""Those that say how many rows they have."""
 INPUT_SUFFIXES, OUTPUT_SUFFIXES = tuple(_SOURCES), tuple(_SINKS)
 
 
@@ -55,7 +63,10 @@ def has_rows(file: FilePath) -> bool:
 
 def open_row_file(path: FilePath, job: PredictJob, signature: RowSignature) -> RowSource:
     """Return the source of a file that has rows, its head checked. Raises InferError and OSError."""
-    return _SOURCES[path.suffix.lower()](path, job, signature)
+    suffix = path.suffix.lower()
+    if suffix in _COUNTED:
+        return SteadySource(functools.partial(_COUNTED[suffix], path, job, signature), job.keys)
+    return _SOURCES[suffix](path, job, signature)
 
 
 def check_suffix(output: str) -> None:

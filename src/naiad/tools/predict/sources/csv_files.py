@@ -13,6 +13,7 @@ from naiad.core.tensor import Array
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
+from naiad.tools.predict.sources.bounded_lines import BoundedLines
 from naiad.tools.predict.sources.csv_numbers import BLANK_LINES, plain_lines, read_floats, split_cells
 from naiad.tools.predict.sources.row_source import element_count, plan_columns, unreadable
 from naiad.tools.predict.stores.object_path import FilePath
@@ -231,7 +232,7 @@ class CsvSource:
 
 def _open_text(path: FilePath, position: int) -> TextIOWrapper:
     """Return the text of a file from a byte on. Bytes that are no UTF-8 reach the model unchanged."""
-    file = path.open("rb")
+    file = BoundedLines(path.open("rb", buffering=0), str(path))
     file.seek(position)
     return TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
 

@@ -7,12 +7,10 @@ from naiad.core.errors import InferError
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import FileRows
+from naiad.tools.predict.sources.bounded_lines import MAX_LINE_BYTES
 from naiad.tools.predict.sources.record_columns import RecordColumns, parse_record
 from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.values.tensor import InputError
-
-MAX_LINE_BYTES = 64 << 20
-"""A longer line is a failed row, and memory never holds more of it."""
 
 
 class JsonLinesSource:
@@ -75,7 +73,10 @@ class JsonLinesSource:
         self._file.close()
 
     def _line(self) -> bytes | None:
-        """Return the next line that is not empty, at most a little more than the limit; None at the end."""
+        """Return the next line that is not empty, at most a little more than the limit; None at the end.
+
+        A line that is longer is a failed row, and memory never holds more of it.
+        """
         while True:
             line = self._file.readline(MAX_LINE_BYTES + 1)
             self._done += len(line)

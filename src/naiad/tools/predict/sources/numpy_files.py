@@ -61,7 +61,7 @@ class _ArrayStream:
         while done < len(view):
             piece = self._file.readinto(view[done:])  # type: ignore[attr-defined]  # of files and archive members
             if not piece:
-                raise ValueError(f"the file ends within the array, {len(view) - done} bytes too early")
+                raise ValueError("the file ends within the array")
             done += piece
         return array
 
@@ -89,7 +89,7 @@ class NumpySource:
         except BaseException:
             self.close()
             raise
-        self._done = 0
+        self._done = self._passed = 0
         self.total_bytes = path.stat().st_size
 
     @property
@@ -109,9 +109,16 @@ class NumpySource:
     def skip(self, count: int) -> int:
         """Pass over rows; return how many there were."""
         count = min(count, self.rows - self._done)
-        self._guarded(lambda: self._skip(count))
         self._done += count
+        self._passed += count
         return count
+
+    def be_careful(self) -> None:
+        """Do nothing: a row is read without those behind it."""
+
+    def damage_end(self, row: int) -> int:
+        """Return the number of rows: what comes behind is found by reading."""
+        return self.rows
 
     def read(self, max_rows: int, max_bytes: int) -> FileRows | None:
         """Return the next rows; None at the end."""
@@ -120,6 +127,8 @@ class NumpySource:
         count = min(max_rows, self.rows - self._done, max(1, max_bytes // row_bytes))
         if count <= 0:
             return None
+        if self._passed:
+            self._guarded(self._skip)
         columns = self._guarded(lambda: {name: self._read(name, count) for name in arrays})
         rows = self._plan.rows(self.path.name, self._done, count, columns)
         self._done += count
@@ -134,9 +143,11 @@ class NumpySource:
             self._archive.close()
             self._archive = None
 
-    def _skip(self, count: int) -> None:
+    def _skip(self) -> None:
+        """Go behind the rows that were passed over."""
         for array in self._arrays.values():
-            array.skip(count)
+            array.skip(self._passed)
+        self._passed = 0
 
     def _read(self, name: str, count: int) -> Array:
         array = self._arrays[name].read(count)

@@ -1,6 +1,6 @@
 """Rows of `.parquet` files, read with pyarrow in pieces of a row group."""
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,14 @@ class ParquetSource:
         self._arrow = pyarrow(path)
         self._file = self._open()
         self._tensors = signature.inputs
-        self._rows: int = self._file.metadata.num_rows
+        self.rows: int = self._file.metadata.num_rows
         self.total_bytes = path.stat().st_size
         self._row = 0
         self._ahead: Any = None
         self._place = 0
         self._batches: Any = None
+        self._is_careful = False
+        """Whether a batch has rows of one row group only, which makes small ones of small groups."""
         try:
             self._plan = plan_columns(job, signature, path, self._file.schema_arrow.names)
         except BaseException:
@@ -55,7 +57,7 @@ class ParquetSource:
     @property
     def done_bytes(self) -> int:
         """How much of the file is read, by rows."""
-        return self.total_bytes * self._row // self._rows if self._rows else self.total_bytes
+        return self.total_bytes * self._row // self.rows if self.rows else self.total_bytes
 
     @property
     def position(self) -> int:
@@ -67,23 +69,26 @@ class ParquetSource:
         self.skip(row)
 
     def skip(self, count: int) -> int:
-        """Pass over rows; whole row groups are not read."""
-        count = min(count, self._rows - self._row)
-        self._row += count
-        metadata = self._file.metadata
-        groups, rest = list(range(metadata.num_row_groups)), self._row
-        while groups and rest >= metadata.row_group(groups[0]).num_rows:
-            rest -= metadata.row_group(groups.pop(0)).num_rows
-        self._start(groups)
-        while rest and self._next():
-            self._place = min(rest, self._ahead.num_rows)
-            rest -= self._place
+        """Pass over rows; none is read, until a row behind them in the same row group is."""
+        count = min(count, self.rows - self._row)
+        if count:
+            self._row += count
+            self._batches = None
         return count
+
+    def be_careful(self) -> None:
+        """Read each row group by itself."""
+        self._is_careful = True
+
+    def damage_end(self, row: int) -> int:
+        """Return the first row behind the row group of a row."""
+        group, first = self._group_of(row)
+        return first + int(self._file.metadata.row_group(group).num_rows)
 
     def read(self, max_rows: int, max_bytes: int) -> FileRows | None:
         """Return the next rows, all of one batch of the file; None at the end."""
         if self._batches is None:
-            self._start(list(range(self._file.metadata.num_row_groups)))
+            self._start()
         if (self._ahead is None or self._place >= self._ahead.num_rows) and not self._next():
             return None
         row_bytes = max(1, self._ahead.nbytes // self._ahead.num_rows)
@@ -112,9 +117,29 @@ class ParquetSource:
         except (self._arrow.ArrowException, ValueError) as error:
             raise unreadable(self.path, "a .parquet file", error) from None
 
-    def _start(self, groups: Sequence[int]) -> None:
-        self._batches = self._file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=self._plan.columns)
+    def _start(self) -> None:
+        """Begin with the row group of the next row, at that row."""
+        first_group, first = self._group_of(self._row)
+        left = range(first_group, self._file.metadata.num_row_groups)
+        groups = [[each] for each in left] if self._is_careful else [list(left)]
+        self._batches = itertools.chain.from_iterable(
+            self._file.iter_batches(_BATCH_ROWS, row_groups=each, columns=self._plan.columns) for each in groups
+        )
         self._ahead, self._place = None, 0
+        rest = self._row - first
+        while rest and self._next():
+            self._place = min(rest, self._ahead.num_rows)
+            rest -= self._place
+
+    def _group_of(self, row: int) -> tuple[int, int]:
+        """Return the row group with a row, and its first row; the number of groups, and of rows, behind the last."""
+        first = 0
+        for group in range(self._file.metadata.num_row_groups):
+            rows = int(self._file.metadata.row_group(group).num_rows)
+            if row < first + rows:
+                return group, first
+            first += rows
+        return self._file.metadata.num_row_groups, first
 
     def _next(self) -> bool:
         """Read the next batch that has rows; return whether there is one."""
@@ -122,6 +147,7 @@ class ParquetSource:
         try:
             self._ahead = next((batch for batch in self._batches if batch.num_rows), None)
         except (self._arrow.ArrowException, ValueError) as error:
+            self._batches = None
             raise unreadable(self.path, "a .parquet file", error) from None
         return self._ahead is not None
 

@@ -1,14 +1,19 @@
 """Objects of JSON as rows: lines of a file, messages of a queue."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from naiad.core.errors import excerpt
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
 from naiad.tools.predict.sources.row_source import ColumnPlan, named_columns
 from naiad.tools.values.json_values import kind_of, parse_text
 from naiad.tools.values.tensor import InputError
+
+_COLONS = (b" :", b"\t:", b"\r:", b"\n:")
 
 
 class RecordColumns:
@@ -39,10 +44,23 @@ class RecordColumns:
 
 
 def parse_record(text: bytes, where: str) -> dict[str, Any]:
-    """Return an object of JSON. Raises InputError for another value."""
+    """Return an object of JSON. Raises InputError for another value, and for a name that two of its members have."""
     value = parse_text(text, where)
     if not isinstance(value, dict):
         raise InputError(
             f'expected an object with a member for each input, {{"INPUT": [1, 2]}}, got {kind_of(value)}'
         )
+    # Each member has a colon behind a quote or a space. With more of them than members, one may be repeated.
+    if text.count(b'":') + sum(map(text.count, _COLONS)) > len(value):
+        try:
+            json.loads(text, object_pairs_hook=_check_names, parse_int=len)  # only the names are looked at
+        except RecursionError:
+            raise InputError(f"{where}: lists or objects are nested too deep") from None
     return value
+
+
+def _check_names(members: list[tuple[str, Any]]) -> None:
+    """Raise InputError for a name that two members of an object have: readers of JSON keep one of them."""
+    for name, count in Counter(name for name, _ in members).items():
+        if count > 1:
+            raise InputError(f"an object has {count} members with the name '{excerpt(name)}'; each must have its own")

@@ -103,7 +103,9 @@ def test_a_part_that_always_fails_is_set_aside(tmp_path: Path) -> None:
     aside = [part for part in pools[0].executed if part.span.files.path.name == "b.csv" and part.span.first == 0]
     assert len(aside) == MAX_TRIES
     rejected = [json.loads(line) for line in Path(summary.rejected).read_text().splitlines()]
-    lost = [each for each in rejected if each["reason"] == "the worker has ended; set aside after 3 tries"]
+    reason = f"rows 0 to {aside[0].span.count - 1} of b.csv: the worker has ended; set aside after 3 tries"
+    assert summary.reasons[reason] == aside[0].span.count
+    lost = [each for each in rejected if each["reason"] == reason]
     assert [each["row"] for each in lost] == list(range(aside[0].row, aside[0].row + aside[0].span.count))
     assert [each["file_row"] for each in lost] == list(range(aside[0].span.count))
     rows = [json.loads(line) for line in Path(summary.output).read_text().splitlines()]
@@ -111,11 +113,36 @@ def test_a_part_that_always_fails_is_set_aside(tmp_path: Path) -> None:
     assert {row["row"] for row in rows if row["Y"] is None} == {each["row"] for each in rejected}
 
 
+def test_damaged_rows_fail_alike_everywhere(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "in.parquet"
+    table = arrow.table({"X": arrow.array([[row, 1.0] for row in range(120)])})
+    parquet.write_table(table, path, row_group_size=30, compression="snappy", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    place = parquet.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    content[place : place + 60] = b"\xff" * 60
+    path.write_bytes(content)
+    with served(Doubling()):
+        local = predict(job(tmp_path, "one.csv", str(path)))
+    with distributed(Doubling()) as pools:
+        summary = predict(job(tmp_path, "two.csv", str(path), ray="local", workers=2))
+    assert {part.span.first for part in pools[0].executed} > {0, 4}, "parts begin within the damage"
+    assert (local.rows, local.failed_rows) == (summary.rows, summary.failed_rows) == (120, 30)
+    assert local.reasons == summary.reasons
+    assert all(reason.startswith("rows to 89 of in.parquet: ") for reason in local.reasons)
+    assert files(tmp_path, "two") == files(tmp_path, "one")
+
+
 def test_all_parts_that_fail_end_the_job(tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", np.zeros((5000, 2), np.float32))
     with distributed(Doubling(max_batch_size=500), Losses(MAX_TRIES)), pytest.raises(InferError) as caught:
         predict(job(tmp_path, "out.csv", f"{tmp_path}/in.npy", ray="local", workers=1))
-    assert "all of the first 1,000 rows failed; the last one: the worker has ended" in caught.value.message
+    assert (
+        "all of the first 1,000 rows failed; the last one: rows 500 to 999 of in.npy: the worker has ended"
+        in caught.value.message
+    )
 
 
 def test_an_unavailable_model_ends_the_job(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
-from naiad.tools.predict.sources import csv_files, folder, json_lines
+from naiad.tools.predict.sources import bounded_lines, csv_files, folder, json_lines, numpy_files
 from support.batch_parts import chunks, reasons, signature, values
 
 PAIR = {"A": (DataType.FP32, (2,)), "B": (DataType.INT64, (1,))}
@@ -77,12 +77,56 @@ def test_values_out_of_range_fail_alone(tmp_path: Path) -> None:
     assert "out of the range of UINT8" in reasons(found)[1]
 
 
-def test_a_truncated_array_is_an_error(tmp_path: Path) -> None:
-    np.save(tmp_path / "in.npy", np.zeros((4, 2), np.float32))
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_rows_of_a_truncated_array_fail(tmp_path: Path, rows: int) -> None:
+    np.save(tmp_path / "in.npy", np.zeros((7, 2), np.float32))
     path = tmp_path / "in.npy"
-    save(path, path.read_bytes()[:-3])
-    with pytest.raises(InferError, match="3 bytes too early"):
-        chunks(path, signature({"A": PAIR["A"]}))
+    save(path, path.read_bytes()[:-11])
+    found = chunks(path, signature({"A": PAIR["A"]}), rows=rows)
+    reason = (
+        "rows to 6 of in.npy: not readable as an .npy file: the file ends within the array; set aside after 3 tries"
+    )
+    assert reasons(found) == dict.fromkeys([5, 6], reason)
+    assert values(found, "A") == [[0, 0]] * 5 + [None] * 2
+
+
+@pytest.mark.parametrize("rows", [1, 4, 1000])
+@pytest.mark.parametrize("start", [0, 12, 17, 24])
+def test_rows_of_a_damaged_row_group_fail(tmp_path: Path, rows: int, start: int) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "in.parquet"
+    table = arrow.table({"id": [f"r{row}" for row in range(30)], "A": arrow.array([[row, 1.0] for row in range(30)])})
+    parquet.write_table(table, path, row_group_size=10, compression="snappy", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    place = parquet.ParquetFile(path).metadata.row_group(1).column(1).data_page_offset
+    content[place : place + 40] = b"\xff" * 40
+    path.write_bytes(content)
+    found = chunks(path, signature({"A": PAIR["A"]}), rows=rows, skip=start, keys=["id"])
+    failed = reasons(found)
+    assert sorted(failed) == list(range(max(10, start), 20 if start < 20 else 10))
+    assert all(each.endswith("set aside after 3 tries") for each in failed.values())
+    wanted = [None if 10 <= row < 20 else row for row in range(start, 30)]
+    assert values(found, "A") == [None if row is None else [row, 1] for row in wanted]
+    found_keys = [key for chunk in found for key in chunk.keys["id"]]
+    assert found_keys == [None if row is None else f"r{row}" for row in wanted]
+
+
+def test_a_read_that_fails_once_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "in.npy", np.zeros((7, 2), np.float32))
+    real, calls = numpy_files.NumpySource.read, []
+
+    def read(source: numpy_files.NumpySource, max_rows: int, max_bytes: int) -> object:
+        calls.append(max_rows)
+        if len(calls) in (2, 3):
+            raise OSError(5, "Input/output error")
+        return real(source, max_rows, max_bytes)
+
+    monkeypatch.setattr(numpy_files.NumpySource, "read", read)
+    found = chunks(tmp_path / "in.npy", signature({"A": PAIR["A"]}), rows=3)
+    assert reasons(found) == {}
+    assert [chunk.count for chunk in found] == [3, 3, 1]
 
 
 def test_arrays_of_an_archive_have_equal_length(tmp_path: Path) -> None:
@@ -395,3 +439,38 @@ def test_plain_csv_lines_are_read_as_a_block(tmp_path: Path, monkeypatch: pytest
     found = chunks(path, signature({"A": (DataType.FP32, (2,))}), rows=10)
     assert values(found, "A") == [[1, 2.5]] * 20 + [[3, 4]] + [[5, 6]] * 3
     assert looks == [4, 0]  # the block with the quoted cell, and the end of the file
+
+
+def test_a_line_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_lines, "MAX_LINE_BYTES", 1 << 20)
+    path = tmp_path / "in.csv"
+    short = "1,2\n" * 300_000
+    path.write_text(f"A_0,A_1\n{short}")
+    model = signature({"A": PAIR["A"]}, max_batch_size=100_000)
+    assert sum(chunk.count for chunk in chunks(path, model, rows=100_000)) == 300_000
+    for text in ["A_0,A_1\n1,2\n" + "7" * (2 << 20), "A" * (2 << 20)]:
+        path.write_text(text)
+        with pytest.raises(InferError, match=r"in\.csv: a line is longer than 1 MiB; expected a line for each row"):
+            chunks(path, model)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"A": [1, 2], "A": [3, 4]}', "an object has 2 members with the name 'A'; each must have its own"),
+        ('{"A": {"content": [1, 2], "shape": [2], "shape": [1]}}', "2 members with the name 'shape'"),
+        ('{"A": [1, 2], "t": "a:b", "t": "A"}', "2 members with the name 't'"),
+        ('{"A" : [1, 2],"A"\t:[1, 2]}', "2 members with the name 'A'"),
+        ('{"A":[1, 2],"\\u0041":[1, 2]}', "2 members with the name 'A'"),
+        ('{"A": [1, 2], "t": "a:b:c", "u": {"t": 1}}', ""),
+        ('{"A": [1, 2], "t": "\\": ", "n": ' + "9" * 200 + "}", ""),
+        ('{"A": [1, 2], "t": ' + '{"t":' * 1000 + "1" + "}" * 1000 + "}", "nested too deep"),
+    ],
+    ids=["twice", "inside", "others", "spaces", "escaped", "colons", "digits", "deep"],
+)
+def test_repeated_members_of_json_fail(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(f'{line}\n{{"A": [5, 6]}}\n')
+    found = chunks(path, signature({"A": PAIR["A"]}))
+    assert values(found, "A") == [None if reason else [1, 2], [5, 6]]
+    assert reason in reasons(found).get(0, "")
