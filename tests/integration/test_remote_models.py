@@ -1,9 +1,13 @@
 """Models of another server, through a real second one: clients, ensembles, calls of models, traces, restarts."""
 
+import asyncio
+import http.client
+import json
 import queue
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +16,14 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli.key import new_key
+from naiad.client import Client
 from support import onnx_models
 from support.certificates import Certificates
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.otlp_collector import Collector
 from support.ports import free_port
+from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
@@ -41,6 +47,28 @@ class TritonPythonModel:
                 raise pb_utils.TritonModelException(called.error().message())
             responses.append(pb_utils.InferenceResponse(called.output_tensors()))
         return responses
+"""
+
+FLOOD = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range({count}):
+                data = np.full(1 << 18, number, np.float32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data)]))
+                with open({notes!r}, "w") as file:
+                    file.write(str(number + 1))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+""".replace("{count}", "96")
+FLOOD_CONFIG = """
+backend: "python" model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
 """
 
 
@@ -75,6 +103,8 @@ def far(folder: Path, collector: Collector) -> Iterator[ServerProcess]:
     write_identity(root, "slow", parameters={"execute_delay_ms": "2000"})
     write_identity(root, "changing", datatype="INT32")
     write_model(root, "repeat", 'backend: "repeat"\n')
+    write_running_sum(root, "running_sum", "direct { }", max_batch_size=16, idle_us=60_000_000)
+    write_model(root, "flood", FLOOD_CONFIG, {"1/model.py": FLOOD.format(notes=str(folder / "notes"))})
     flags = ["--model-control-mode=explicit", "--load-model=*", *tracing(collector, "far")]
     with serving(folder / "far.log", f"--model-repository={root}", *flags) as running:
         yield running
@@ -97,6 +127,16 @@ def near_models(folder: Path, far: ServerProcess) -> Path:
     write_remote(root, "add_sub", there)
     write_remote(root, "slow", f"grpc://127.0.0.1:{free_port()}, {there}")
     write_remote(root, "changing", there)
+    write_remote(root, "repeat", there)
+    write_remote(root, "flood", there)
+    write_ensemble(
+        root,
+        "repeating",
+        [tensor("IN", "INT32", "-1"), tensor("DELAY", "UINT32", "-1"), tensor("WAIT", "UINT32", "1")],
+        [tensor("OUT", "INT32", "1")],
+        [("repeat", {"IN": "IN", "DELAY": "DELAY", "WAIT": "WAIT"}, {"OUT": "OUT"})],
+        max_batch_size=0,
+    )
     write_identity(root, "local")
     names = ("INPUT0", "INPUT1")
     steps = [
@@ -186,6 +226,124 @@ def test_a_cancellation_reaches_the_other_server(near: ServerProcess, far: Serve
     wait_until(lambda: cancelled(far, "slow") > before)
 
 
+def repeat_inputs(count: int, delay_ms: int) -> list[grpcclient.InferInput]:
+    arrays = {
+        "IN": np.arange(count, dtype=np.int32),
+        "DELAY": np.full(count, delay_ms, np.uint32),
+        "WAIT": np.zeros(1, np.uint32),
+    }
+    made = []
+    for name, array in arrays.items():
+        made.append(grpcclient.InferInput(name, list(array.shape), "INT32" if name == "IN" else "UINT32"))
+        made[-1].set_data_from_numpy(array)
+    return made
+
+
+@pytest.mark.parametrize("model", ["repeat", "repeating"])
+def test_streams_of_decoupled_models_pass(near: ServerProcess, model: str) -> None:
+    arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with grpcclient.InferenceServerClient(near.grpc_url) as client:
+        client.start_stream(lambda result, error: arrived.put((result, error)))
+        client.async_stream_infer(model, repeat_inputs(5, 1), enable_empty_final_response=True)
+        found = []
+        while True:
+            result, error = arrived.get(timeout=60)
+            assert error is None, error
+            response = result.get_response()
+            found.append(result.as_numpy("OUT").item() if response.outputs else None)
+            if response.parameters["triton_final_response"].bool_param:
+                break
+        assert found == [0, 1, 2, 3, 4, None]
+        wrong = repeat_inputs(2, 1)[:2]
+        client.async_stream_infer(model, wrong)
+        assert "WAIT" in str(arrived.get(timeout=60)[1])
+        client.stop_stream()
+
+
+def test_a_stream_that_is_left_ends_there(near: ServerProcess, far: ServerProcess) -> None:
+    before = cancelled(far, "repeat")
+    arrived: queue.Queue[object] = queue.Queue()
+    with grpcclient.InferenceServerClient(near.grpc_url) as client:
+        client.start_stream(lambda result, error: arrived.put(result))
+        client.async_stream_infer("repeat", repeat_inputs(1000, 50))
+        assert arrived.get(timeout=60) is not None
+        client.stop_stream(cancel_requests=True)
+    wait_until(lambda: cancelled(far, "repeat") > before)
+
+
+def test_a_client_that_stalls_holds_the_model(near: ServerProcess, folder: Path) -> None:
+    notes = folder / "notes"
+
+    async def count_at_rest() -> int:
+        """Return how many responses of 1 MiB the model has sent when it sends no more."""
+        seen = [0]
+        while len(seen) < 40 or seen[-1] != seen[-40]:
+            await asyncio.sleep(0.025)
+            text = notes.read_text() if notes.exists() else ""
+            seen.append(int(text or seen[-1]))
+        return seen[-1]
+
+    async def body() -> None:
+        async with Client(f"grpc://{near.grpc_url}") as client:
+            stream = client.infer_stream("flood", {"IN": np.zeros(1, np.float32)})
+            numbers = [(await anext(stream))["OUT"][0]]
+            assert await count_at_rest() < 64
+            async for each in stream:
+                numbers.append(each["OUT"][0])
+            assert numbers == list(range(96))
+
+    asyncio.run(body())
+
+
+def test_sequences_stay_on_their_server(far: ServerProcess, tmp_path: Path) -> None:
+    write_running_sum(tmp_path / "other", "running_sum", "direct { }", max_batch_size=16, idle_us=60_000_000)
+    sums = dict.fromkeys(range(1, 9), 0.0)
+    connections: list[http.client.HTTPConnection] = []
+
+    def send(sequence: int, *, start: bool = False) -> tuple[int, Any]:
+        row = {"name": "INPUT", "datatype": "FP32", "shape": [1, 1], "data": [sequence]}
+        parameters = {"sequence_id": sequence, "sequence_start": start}
+        connections.append(connections.pop(0))
+        body = json.dumps({"inputs": [row], "parameters": parameters})
+        connections[0].request("POST", "/v2/models/running_sum/infer", body)
+        answer = connections[0].getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def advance(*, start: bool = False) -> dict[int, str]:
+        """Send the next request of each sequence, to the processes in turn; return the errors."""
+        errors = {}
+        for sequence in list(sums):
+            status, answer = send(sequence, start=start)
+            if status != 200:
+                errors[sequence] = answer["error"]
+                continue
+            sums[sequence] += sequence
+            (output,) = [each for each in answer["outputs"] if each["name"] == "OUTPUT"]
+            assert output["data"] == [sums[sequence]]
+        send(0)
+        return errors
+
+    with serving(tmp_path / "other.log", f"--model-repository={tmp_path / 'other'}") as other:
+        write_remote(tmp_path / "here", "running_sum", f"grpc://{far.grpc_url}, grpc://{other.grpc_url}")
+        with serving(tmp_path / "log", f"--model-repository={tmp_path / 'here'}", "--processes=2") as running:
+            connections += [http.client.HTTPConnection(running.http_url, timeout=60) for _ in range(2)]
+            for each in connections:
+                each.connect()  # the processes get them in turn
+            assert advance(start=True) == {}
+            assert advance() == {}
+            other.process.kill()
+            other.wait_exit()
+            errors = advance()
+            assert 0 < len(errors) < len(sums)
+            for sequence, error in errors.items():
+                assert other.grpc_url in error, error
+                del sums[sequence]
+            assert advance() == {}
+            wait_until(lambda: send(9, start=True)[0] == 200)
+            for each in connections:
+                each.close()
+
+
 def cancelled(running: ServerProcess, model: str) -> float:
     """Return how many requests of a model clients have cancelled."""
     text = running.get("/metrics", url=running.metrics_url).body.decode()
@@ -213,11 +371,13 @@ def test_other_tensors_are_refused_at_load(near: ServerProcess, near_models: Pat
     there = f"grpc://{far.grpc_url}"
     text = add_sub_config("onnxruntime", datatype="FP64").replace('backend: "onnxruntime"', "")
     write_remote(near_models, "wrong", there, 'parameters { key: "model" value { string_value: "add_sub" } }' + text)
-    write_remote(near_models, "repeat", there)
+    single = 'input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] } ]'
+    single += 'output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]'
+    write_remote(near_models, "single", there, f"{parameters(model='repeat')}{single}")
     write_remote(near_models, "unknown", there)
     for name, reason in (
         ("wrong", "input 'INPUT0' is FP64 [16] here and FP32 [16] there"),
-        ("repeat", "it is decoupled there"),
+        ("single", "model_transaction_policy is decoupled there and not here"),
         ("unknown", "'unknown'"),
     ):
         answer = near.post(f"/v2/repository/models/{name}/load")

@@ -64,6 +64,11 @@ def is_remote(config: ModelConfig) -> bool:
     return config.backend == REMOTE
 
 
+def has_several_servers(config: ModelConfig) -> bool:
+    """Return whether a model is on several other servers, of which one has the state of a sequence."""
+    return is_remote(config) and len(read_remote(config).servers) > 1
+
+
 def read_remote(config: ModelConfig) -> RemoteSettings:
     """Return the settings of a valid configuration."""
     texts = {name: config.parameters[name].string_value for name in _ALL if name in config.parameters}
@@ -156,11 +161,13 @@ def _is_between(text: str, kind: Callable[[str], float], least: float, most: flo
 
 
 def completed_by(config: ModelConfig, there: ModelConfig) -> ModelConfig:
-    """Return a configuration with the tensors and the batch size of the other server, if it has no tensors."""
+    """Return a configuration with tensors, batch size and decoupling of the other server, if it has no tensors."""
     completed = ModelConfig()
     completed.CopyFrom(config)
     if not config.input and not config.output:
         completed.max_batch_size = there.max_batch_size
+        if there.model_transaction_policy.decoupled:
+            completed.model_transaction_policy.decoupled = True
         for tensor in there.input:
             completed.input.add(
                 name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, optional=tensor.optional
@@ -176,8 +183,9 @@ def difference(config: ModelConfig, there: ModelConfig) -> str:
 
     Free dimensions of the other server's inputs fit any, and so do free dimensions of outputs here.
     """
-    if there.model_transaction_policy.decoupled:
-        return "it is decoupled there: a model of another server has one response for each request"
+    if there.model_transaction_policy.decoupled != config.model_transaction_policy.decoupled:
+        places = ("there", "here") if there.model_transaction_policy.decoupled else ("here", "there")
+        return f"model_transaction_policy is decoupled {places[0]} and not {places[1]}"
     if bool(config.max_batch_size) != bool(there.max_batch_size) or config.max_batch_size > there.max_batch_size:
         return f"max_batch_size is {config.max_batch_size} here and {there.max_batch_size} there"
     inputs: Mapping[str, _Tensor] = {each.name: each for each in there.input}

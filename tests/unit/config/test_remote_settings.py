@@ -133,6 +133,11 @@ def test_differences_name_both_sides(text: str, expected: str) -> None:
     assert difference(config(text), config(THERE)) == expected
 
 
-def test_a_decoupled_model_does_not_fit() -> None:
+def test_both_are_decoupled_or_none() -> None:
     there = config(f"{THERE} model_transaction_policy {{ decoupled: true }}")
-    assert "it is decoupled there" in difference(config(f"max_batch_size: 8 {INPUT} {OUTPUT}"), there)
+    here = config(f"max_batch_size: 8 {INPUT} {OUTPUT}")
+    assert difference(here, there) == "model_transaction_policy is decoupled there and not here"
+    assert difference(there, config(THERE)) == "model_transaction_policy is decoupled here and not there"
+    assert difference(there, there) == ""
+    completed = completed_by(config('name: "m" backend: "remote"'), there)
+    assert completed.model_transaction_policy.decoupled

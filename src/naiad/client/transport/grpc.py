@@ -7,7 +7,7 @@ from typing import Any
 
 from naiad.client.connecting import DecodedResponse, ServerAddress
 from naiad.client.live_events import LiveEvent
-from naiad.client.transport.http2 import CallResponse, Http2Pool
+from naiad.client.transport.http2 import MAX_UNREAD_BYTES, CallResponse, Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
@@ -64,12 +64,20 @@ class GrpcCalls:
         return self._response_heads.decode(response.message)[1]
 
     async def infer_stream(
-        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        headers: Mapping[str, str],
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> AsyncGenerator[DecodedResponse, None]:
-        """Execute a model and yield its responses, of which a decoupled model may have any number."""
+        """Execute a model and yield its responses, of which a decoupled model may have any number.
+
+        The server waits while `max_unread_bytes` of them have arrived and are not taken.
+        """
         message = messages.encode_request(header, request_id, data)
         block = self._header_block("ModelStreamInfer", None, headers)
-        async with contextlib.aclosing(self._pool.stream(block, message)) as received:
+        async with contextlib.aclosing(self._pool.stream(block, message, max_unread_bytes)) as received:
             async for each in received:
                 yield *messages.decode_stream_response(each), ()
 

@@ -14,7 +14,8 @@ from naiad.wire.grpc import GrpcError, GrpcStatus, frame_message
 from naiad.wire.http2.connection_limits import Http2Limits
 from naiad.wire.http2.headers import Fields
 
-_MAX_UNREAD_BYTES = 8 << 20
+MAX_UNREAD_BYTES = 8 << 20
+"""Of a stream: reading its connection pauses while more wait for the caller."""
 
 
 class CallResponse(NamedTuple):
@@ -91,6 +92,7 @@ class Http2ClientProtocol(GrpcConnection[AwaitedCall]):
         super().__init__(limits)
         self._on_free = on_free
         self._is_reading = True
+        self._max_unread_bytes = MAX_UNREAD_BYTES
 
     @property
     def is_open(self) -> bool:
@@ -125,11 +127,14 @@ class Http2ClientProtocol(GrpcConnection[AwaitedCall]):
             if self.is_retired:
                 self._retire()
 
-    async def stream(self, header_block: bytes, message: Sequence[Buffer]) -> AsyncGenerator[Buffer, None]:
+    async def stream(
+        self, header_block: bytes, message: Sequence[Buffer], max_unread_bytes: int = MAX_UNREAD_BYTES
+    ) -> AsyncGenerator[Buffer, None]:
         """Send a call and yield its response messages; it must be the only call of the connection.
 
-        Reading the socket pauses while 8 MiB of messages are unread. Raises InferError.
+        Reading the socket pauses while more bytes of messages are unread. Raises InferError.
         """
+        self._max_unread_bytes = max_unread_bytes
         body = frame_message(message)
         call = AwaitedStream(self._loop.create_future(), self)
         self._send(call, header_block, body)
@@ -156,7 +161,7 @@ class Http2ClientProtocol(GrpcConnection[AwaitedCall]):
 
     def control_reading(self, unread_bytes: int) -> None:
         """Pause or resume reading, by the size of the unread messages."""
-        if self.transport is None or self._is_reading == (unread_bytes <= _MAX_UNREAD_BYTES):
+        if self.transport is None or self._is_reading == (unread_bytes <= self._max_unread_bytes):
             return
         self._is_reading = not self._is_reading
         (self.transport.resume_reading if self._is_reading else self.transport.pause_reading)()
@@ -193,7 +198,9 @@ class Http2Pool:
             connection = self._find() or await self._wait(began)
             return await connection.call(header_block, message)
 
-    async def stream(self, header_block: bytes, message: Sequence[Buffer]) -> AsyncGenerator[Buffer, None]:
+    async def stream(
+        self, header_block: bytes, message: Sequence[Buffer], max_unread_bytes: int = MAX_UNREAD_BYTES
+    ) -> AsyncGenerator[Buffer, None]:
         """Send a call and yield its response messages. Raises InferError.
 
         It has a connection of its own: a caller that reads slowly delays no other call.
@@ -205,7 +212,7 @@ class Http2Pool:
             raise ClientClosedError
         self._streaming.add(connection)
         try:
-            async with contextlib.aclosing(connection.stream(header_block, message)) as messages:
+            async with contextlib.aclosing(connection.stream(header_block, message, max_unread_bytes)) as messages:
                 async for each in messages:
                     yield each
         finally:

@@ -37,6 +37,7 @@ from naiad.cluster.messages import (
     Welcome,
 )
 from naiad.cluster.process_channel import ClusterChannel, receive_first
+from naiad.config.remote_settings import has_several_servers
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import InferError
 from naiad.core.limits.request_limits import RequestBudget
@@ -174,8 +175,8 @@ class Member:
         return ports
 
     def _share_sequences(self, plan: ModelPlan, served: Served) -> Served:
-        """Route the sequences of a model to their processes."""
-        if not served.config.HasField("sequence_batching"):
+        """Route the sequences of a model to their processes: on several other servers, one knows which has it."""
+        if not (served.config.HasField("sequence_batching") or has_several_servers(served.config)):
             return served
         return SequenceModel(plan.entry.key, served, self._welcome, self._peers)
 

@@ -1,5 +1,8 @@
 """A model of another server: a version that serves requests by sending them there. It has no instances.
 
+A decoupled model has a stream of responses for each request. While the client of a request does not read, none is
+taken from the other server, which then waits as for any client; after `SLOW_CLIENT_S` the request fails.
+
 All methods except `stop` and the counts are called on the event loop. A request goes to one server; only if that
 server has certainly not begun it, another one gets it. Once a second the versions are checked (`check`): then servers
 that were away are asked again, and servers that answer whether the model still has the same tensors.
@@ -10,6 +13,7 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -23,6 +27,7 @@ from naiad.engine.admission import Admission, AdmissionRules, stopped
 from naiad.engine.remote.remote_addresses import RemoteAddress, RemoteAddresses
 from naiad.engine.remote.remote_port import Cancellable, RemoteFailure
 from naiad.engine.remote.remote_responses import RemoteResponses
+from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.served import Served
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
@@ -33,13 +38,17 @@ _now_ns = time.monotonic_ns
 class _RemoteCall:
     """A request that has no response yet."""
 
-    __slots__ = ("address", "begin_ns", "handle", "request", "tried")
+    __slots__ = ("address", "begin_ns", "handle", "paused_since_ns", "request", "response_count", "tried")
 
     def __init__(self, request: InferRequest) -> None:
         self.request = request
         self.begin_ns = _now_ns()
         self.tried: list[RemoteAddress] = []
         """Servers that have certainly not begun it."""
+        self.response_count = 0
+        """Of a decoupled model; the request moves to no other server after the first one."""
+        self.paused_since_ns = 0
+        """When its client was first found not to read; 0: it reads."""
         self.address: RemoteAddress
         self.handle: Cancellable
 
@@ -58,7 +67,8 @@ class RemoteModel(Served):
         statistics: ModelStatistics,
         loop: Loop,
     ) -> None:
-        super().__init__(name, str(version), config, statistics, is_decoupled=False)
+        is_decoupled = config.model_transaction_policy.decoupled
+        super().__init__(name, str(version), config, statistics, is_decoupled=is_decoupled)
         self._settings = settings
         self._addresses = addresses
         self._loop = loop
@@ -112,12 +122,25 @@ class RemoteModel(Served):
         return False
 
     def check(self, now_ns: int) -> None:
-        """Ask servers that are due whether the model is ready there and has the same tensors."""
+        """Ask servers that are due whether the model is ready there and has the same tensors; end slow clients."""
+        if self.is_decoupled:
+            self._check_clients(now_ns)
         for address in self._addresses.all:
             if address.check_ns <= now_ns and not address.is_checking and not self._stopping:
                 address.is_checking = True
                 found = address.server.describe(self._settings.model, self._settings.version)
                 found.add_done_callback(partial(self._checked_elsewhere, address))
+
+    def _check_clients(self, now_ns: int) -> None:
+        for call in list(self._calls.values()):
+            if not call.request.waits_for_client:
+                call.paused_since_ns = 0
+            elif not call.paused_since_ns:
+                call.paused_since_ns = now_ns
+            elif now_ns - call.paused_since_ns > SLOW_CLIENT_S * 1e9:
+                call.handle.cancel()
+                text = f"the client has not taken the responses of remote model '{self.name}' for {SLOW_CLIENT_S:g} s"
+                self._fail(call, unavailable(text))
 
     def _checked_elsewhere(self, address: RemoteAddress, found: "Future[ModelConfig]") -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -143,13 +166,26 @@ class RemoteModel(Served):
         timeout_s = self._settings.timeout_s
         if request.deadline_ns:
             timeout_s = min(timeout_s, (request.deadline_ns - _now_ns()) / 1e9)
-        times = request.times
-        call.handle = call.address.server.submit(
-            self._header(request.header),
+        traceparent = request.times.traceparent if request.times is not None else ""
+        header, server = self._header(request.header), call.address.server
+        if self.is_decoupled:
+            call.handle = server.stream(
+                header,
+                request.id,
+                request.data,
+                timeout_s=self._settings.timeout_s,
+                deadline_s=max(timeout_s, 0.001) if request.deadline_ns else None,
+                traceparent=traceparent,
+                is_paused=lambda: request.is_paused,
+                on_stream=partial(self._streamed, call),
+            )
+            return
+        call.handle = server.submit(
+            header,
             request.id,
             request.data,
             timeout_s=max(timeout_s, 0.001),
-            traceparent=times.traceparent if times is not None else "",
+            traceparent=traceparent,
             on_done=partial(self._done, call),
         )
 
@@ -170,13 +206,14 @@ class RemoteModel(Served):
                 sequence_id=header.sequence_id,
                 sequence_start=header.sequence_start,
                 sequence_end=header.sequence_end,
+                wants_empty_final=self.is_decoupled,
             )
             memo = header.execution = (self._rules, sent)
         remote: RequestHeader = memo[1]
         return remote
 
     def _done(self, call: _RemoteCall, result: InferResponse | RemoteFailure) -> None:
-        if id(call.request) not in self._calls:
+        if not self._is_open(call):
             return
         if isinstance(result, RemoteFailure):
             self._failed(call, result)
@@ -190,6 +227,45 @@ class RemoteModel(Served):
         self._record(call)
         request = call.request
         request.on_response(request, InferResponse(header, result.data, parameters=result.parameters))
+
+    def _streamed(self, call: _RemoteCall, response: InferResponse | RemoteFailure | None) -> None:
+        """Pass on a response of a decoupled model, or its end."""
+        if not self._is_open(call):
+            return
+        if isinstance(response, RemoteFailure):
+            self._failed(call, replace(response, has_begun=response.has_begun or call.response_count > 0))
+            return
+        if response is None:
+            self._complete(call)
+            return
+        call.response_count += 1
+        call.paused_since_ns = 0
+        if response.empty_final:
+            if response.final:
+                self._complete(call)
+            return
+        try:
+            header = self._responses.header(call.request, response)
+        except InferError as error:
+            call.handle.cancel()
+            self._fail(call, self._named(error, call.address))
+            return
+        if response.final:
+            self._close(call)
+            self._record(call)
+        found = InferResponse(header, response.data, parameters=response.parameters, final=response.final)
+        call.request.on_response(call.request, found)
+
+    def _complete(self, call: _RemoteCall) -> None:
+        """Complete a request of a decoupled model whose responses have all been passed on."""
+        self._close(call)
+        self._record(call)
+        request = call.request
+        request.on_response(request, InferResponse(self._error_header, final=True, empty_final=True))
+
+    def _is_open(self, call: _RemoteCall) -> bool:
+        """Return whether a request has no final response; another one may have its place by now."""
+        return self._calls.get(id(call.request)) is call
 
     def _failed(self, call: _RemoteCall, failure: RemoteFailure) -> None:
         """Send a request that was not begun to another server, or answer with the error."""

@@ -28,6 +28,11 @@ class RemoteFailure:
 
 OnRemote = Callable[[InferResponse | RemoteFailure], object]
 """Called on the loop, once, unless the request is cancelled before."""
+OnStream = Callable[[InferResponse | RemoteFailure | None], object]
+"""Called on the loop for each response of a decoupled model, and once at the end of all: with a failure, or None.
+
+Not any more after the request is cancelled.
+"""
 
 
 class Cancellable(Protocol):
@@ -53,6 +58,24 @@ class RemoteServer(Protocol):
         on_done: OnRemote,
     ) -> Cancellable:
         """Send a request; `on_done` is called later, never from here. On the loop only."""
+
+    def stream(
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        *,
+        timeout_s: float,
+        deadline_s: float | None,
+        traceparent: str,
+        is_paused: Callable[[], bool],
+        on_stream: OnStream,
+    ) -> Cancellable:
+        """Send a request of a decoupled model. On the loop only; nothing is called back from here.
+
+        `timeout_s` is the limit for each response, `deadline_s` for all of them. While `is_paused`, no response is
+        taken, and the other server waits.
+        """
 
     def describe(self, model: str, version: str) -> "Future[ModelConfig]":
         """Begin to ask for the configuration of a model that is ready there; the future has it, or an InferError.

@@ -30,6 +30,7 @@ class RemoteResponses:
     def __init__(self, name: str, version: str, config: ModelConfig) -> None:
         self._name, self._version = name, version
         self._is_batching = config.max_batch_size > 0
+        self._is_decoupled = config.model_transaction_policy.decoupled
         self._outputs = {each.name: each for each in config.output}
         self._headers: dict[tuple[TensorSpec, ...], tuple[ResponseHeader, frozenset[str], Sequence[int]]] = {}
 
@@ -41,9 +42,10 @@ class RemoteResponses:
             known = self._learn(specs)
         header, names, sizes = known
         wanted = {each.name for each in request.header.outputs} or self._outputs.keys()
-        if names != wanted:
+        # A decoupled model may answer some of the outputs, and any number of rows, with each response.
+        if not names <= wanted if self._is_decoupled else names != wanted:
             raise _wrong(f"the response has the outputs {_list(names)}; expected {_list(wanted)}")
-        if self._is_batching and specs and specs[0].shape[0] != request.batch_size:
+        if self._is_batching and not self._is_decoupled and specs and specs[0].shape[0] != request.batch_size:
             raise _wrong(f"the response has {specs[0].shape[0]} rows; expected {request.batch_size}")
         if len(response.data) != len(specs):
             raise _wrong(f"the response has data for {len(response.data)} of {len(specs)} outputs")

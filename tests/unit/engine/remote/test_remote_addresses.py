@@ -22,6 +22,9 @@ class Named:
     def submit(self, *arguments: object, **more: object) -> "Future[None]":
         raise AssertionError("nothing is sent here")
 
+    def stream(self, *arguments: object, **more: object) -> "Future[None]":
+        raise AssertionError("nothing is sent here")
+
     def describe(self, model: str, version: str) -> "Future[ModelConfig]":
         raise AssertionError("nothing is asked here")
 

@@ -35,9 +35,11 @@ def parsed(text: str) -> ModelConfig:
 class Sent:
     """A request that a server has got."""
 
-    def __init__(self, header: RequestHeader, timeout_s: float, traceparent: str, on_done: OnRemote) -> None:
+    def __init__(self, header: RequestHeader, timeout_s: float, traceparent: str, on_done: Any) -> None:
         self.header, self.timeout_s, self.traceparent, self.on_done = header, timeout_s, traceparent, on_done
         self.is_cancelled = False
+        self.is_paused: Any = None
+        self.deadline_s: float | None = None
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -48,6 +50,13 @@ class Sent:
     def answer_with(self, outputs: Sequence[tuple[str, DataType, tuple[int, ...]]], data: Sequence[bytes]) -> None:
         specs = [TensorSpec(*each) for each in outputs]
         self.on_done(InferResponse(ResponseHeader("far", "9", specs), list(data)))
+
+    def respond(self, value: float | None = 0.0, *, is_final: bool = False, rows: int = 1) -> None:
+        """Send a response of a decoupled model; None for one without outputs."""
+        specs = [] if value is None else [TensorSpec("Y", DataType.FP32, (rows, 2))]
+        data = [np.full((rows, 2), value, np.float32).tobytes()] if specs else []
+        header = ResponseHeader("far", "9", specs)
+        self.on_done(InferResponse(header, data, final=is_final, empty_final=not specs))
 
     def fail(self, error: InferError, *, has_begun: bool = True, is_away: bool = False) -> None:
         self.on_done(RemoteFailure(error, has_begun, is_away))
@@ -72,6 +81,12 @@ class Server:
         on_done: OnRemote,
     ) -> Sent:
         self.sent.append(Sent(header, timeout_s, traceparent, on_done))
+        return self.sent[-1]
+
+    def stream(self, header: RequestHeader, request_id: str, data: Sequence[Buffer], **more: Any) -> Sent:
+        del request_id, data
+        self.sent.append(Sent(header, more["timeout_s"], more["traceparent"], more["on_stream"]))
+        self.sent[-1].is_paused, self.sent[-1].deadline_s = more["is_paused"], more["deadline_s"]
         return self.sent[-1]
 
     def describe(self, model: str, version: str) -> "Future[ModelConfig]":
@@ -298,3 +313,98 @@ def test_a_load_compares_and_completes() -> None:
     waiting = load(Port(away), f"max_batch_size: 8 {tensors}")
     assert "no connection to grpc://0" in waiting.health
     assert load(Port(away, parsed(THERE))).config.input[0].name == "A"
+
+
+DECOUPLED = f"{THERE} model_transaction_policy {{ decoupled: true }}"
+
+
+def values(answers: Answers) -> list[tuple[float | None, bool]]:
+    """Return the number in each response, and whether it was final."""
+    found = []
+    for each in answers:
+        assert each.error is None, each.error
+        found.append((float(np.frombuffer(each.data[0], np.float32)[0]) if each.data else None, each.final))
+    return found
+
+
+@pytest.mark.parametrize("ending", ["final", "empty", "end"])
+def test_a_decoupled_model_has_many_responses(ending: str) -> None:
+    port, answers = Port(parsed(DECOUPLED)), Answers()
+    model = load(port)
+    assert model.is_decoupled
+    answers.send(model)
+    (sent,) = port.servers[0].sent
+    assert (sent.header.wants_empty_final, sent.timeout_s, sent.deadline_s) == (True, 60, None)
+    sent.respond(1)
+    sent.respond(2, rows=3)
+    assert (values(answers), model.in_flight_count) == ([(1, False), (2, False)], 1)
+    if ending == "final":
+        sent.respond(3, is_final=True)
+    elif ending == "empty":
+        sent.respond(None, is_final=True)
+    else:
+        sent.on_done(None)
+    assert values(answers)[2:] == [(3 if ending == "final" else None, True)]
+    assert answers[-1].empty_final == (ending != "final")
+    sent.on_done(None)
+    sent.respond(9)
+    assert (len(answers), model.in_flight_count, model.statistics.snapshot().success.count) == (3, 0, 1)
+
+
+def test_a_stream_moves_until_its_first_response() -> None:
+    port, answers = Port(parsed(DECOUPLED), parsed(DECOUPLED)), Answers()
+    model = load(port)
+    answers.send(model)
+    port.servers[0].sent[0].fail(unavailable("full"), has_begun=False)
+    moved = port.servers[1].sent[0]
+    moved.respond(1)
+    moved.fail(unavailable("full"), has_begun=False)
+    assert [len(each.sent) for each in port.servers] == [1, 1]
+    assert answers[1].error is not None
+    assert answers[1].error.has_begun
+    assert answers[1].error.message == "remote model 'near' at grpc://1: full"
+
+
+def test_a_stream_with_other_tensors_ends() -> None:
+    port, answers = Port(parsed(DECOUPLED)), Answers()
+    model = load(port)
+    answers.send(model)
+    (sent,) = port.servers[0].sent
+    sent.answer(DataType.INT32)
+    assert answers[0].error is not None
+    assert answers[0].final
+    assert (sent.is_cancelled, model.in_flight_count) == (True, 0)
+
+
+def test_a_client_that_does_not_read_is_ended() -> None:
+    port, answers = Port(parsed(DECOUPLED)), Answers()
+    model = load(port)
+    request = answers.send(model)
+    (sent,) = port.servers[0].sent
+    second_ns = 1_000_000_000
+    request.is_paused = True
+    assert sent.is_paused()
+    model.check(second_ns)
+    model.check(30 * second_ns)
+    sent.respond(1)
+    model.check(40 * second_ns)
+    model.check(70 * second_ns)
+    assert len(answers) == 1, "it has taken a response meanwhile"
+    model.check(71 * second_ns)
+    assert answers[1].error is not None
+    assert "has not taken the responses of remote model 'near' for 30 s" in answers[1].error.message
+    assert (sent.is_cancelled, model.in_flight_count) == (True, 0)
+
+
+def test_a_cancelled_stream_is_cancelled_there() -> None:
+    port, answers = Port(parsed(DECOUPLED)), Answers()
+    model = load(port)
+    request = answers.send(model, deadline_ns=time.monotonic_ns() + 5_000_000_000)
+    (sent,) = port.servers[0].sent
+    assert sent.deadline_s is not None
+    assert 0 < sent.deadline_s <= 5
+    sent.respond(1)
+    assert model.cancel(request)
+    assert sent.is_cancelled
+    sent.respond(2)
+    assert [each.error and each.error.code for each in answers] == [None, ErrorCode.CANCELLED]
