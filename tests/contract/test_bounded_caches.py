@@ -18,8 +18,8 @@ BY_OPEN = "one entry for each request, call, stream or connection that is open; 
 BY_COUNT = "cleared, or closed to new entries, at a number of entries of bounded size"
 
 GROWING = {
-    "client.replicas.retry_budget:_calls": "a list with a number for each of ten seconds",
-    "client.replicas.retry_budget:_retries": "a list with a number for each of ten seconds",
+    "core.limits.retry_budget:_calls": "a list with a number for each of ten seconds",
+    "core.limits.retry_budget:_retries": "a list with a number for each of ten seconds",
     "core.limits.bounded_cache:_sizes": "the sizes of a BoundedCache's entries",
     "engine.admission:_inputs": BY_CONFIGURATION,
     "engine.cache.cached_model:_headers": BY_COUNT,

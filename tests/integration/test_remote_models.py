@@ -271,7 +271,7 @@ def test_a_stream_that_is_left_ends_there(near: ServerProcess, far: ServerProces
     wait_until(lambda: cancelled(far, "repeat") > before)
 
 
-def test_a_client_that_does_not_read_holds_the_model(near: ServerProcess, folder: Path) -> None:
+def test_a_client_that_stalls_holds_the_model(near: ServerProcess, folder: Path) -> None:
     notes = folder / "notes"
 
     async def count_at_rest() -> int:

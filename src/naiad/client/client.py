@@ -15,8 +15,7 @@ from naiad.client.live_events import LiveEvent
 from naiad.client.notebook import StatisticsRows, outputs_html
 from naiad.client.replicas.replica_calls import Calls, ReplicaCalls, RetryCounts
 from naiad.client.replicas.replica_set import ReplicaState
-from naiad.client.replicas.resolution import check_name, resolve_name
-from naiad.client.replicas.retry_budget import DEFAULT_SHARE, RetryBudget
+from naiad.client.replicas.resolution import MAX_ADDRESSES, check_name, resolve_name
 from naiad.client.transport.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.transport.http1 import Http1Pool
 from naiad.client.transport.http2 import Http2Pool
@@ -24,6 +23,7 @@ from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import MASKED, conversion_hint, from_numpy
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, unsupported
+from naiad.core.limits.retry_budget import DEFAULT_SHARE, RetryBudget
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import NO_PARAMETERS, Parameters, ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader
@@ -82,7 +82,6 @@ class InferResult(Mapping[str, Array]):
         return outputs_html(f"{self.model_name} {self.model_version}", self.specs, self, note)
 
 
-_MAX_ADDRESSES = 64
 _CONNECT_S, _CONNECT_SOON_S = 10.0, 2.0
 """To open a connection: to the only server, and to one of several, where another one may get the call."""
 
@@ -132,11 +131,13 @@ class Client:
         self._headers = dict(headers or {})
         _check_headers(self._headers)
         is_one = len(addresses) == 1 and not resolve
-        contexts = [default_tls(each, tls) for each in addresses]
+        if not 0 <= retry_share <= 1:
+            raise invalid_argument(f"retry_share is {retry_share:g}; expected a part of the calls, from 0 to 1")
+        context = default_tls(addresses[0], tls)
         limit_s = connect_timeout_s or (_CONNECT_S if is_one else _CONNECT_SOON_S)
 
         def open_calls(address: ServerAddress) -> Calls:
-            connector = Connector(address, contexts[0], limit_s)
+            connector = Connector(address, context, limit_s)
             if address.is_grpc:
                 limits = Http2Limits(message_bytes=max_response_bytes)
                 return GrpcCalls(Http2Pool(connector, max_connections, limits), address, self._headers)
@@ -380,8 +381,8 @@ def parse_addresses(url: str | Sequence[str]) -> Sequence[ServerAddress]:
     """Return the addresses of a client, each once. Raises InferError(INVALID_ARG)."""
     texts = [each.strip() for each in url.split(",")] if isinstance(url, str) else list(url)
     found = [parse_address(each) for each in dict.fromkeys(texts) if each] or [parse_address("")]
-    if len(found) > _MAX_ADDRESSES:
-        raise invalid_argument(f"a client has at most {_MAX_ADDRESSES} addresses, not {len(found)}")
+    if len(found) > MAX_ADDRESSES:
+        raise invalid_argument(f"a client has at most {MAX_ADDRESSES} addresses, not {len(found)}")
     if len({(each.is_grpc, each.uses_tls) for each in found}) > 1:
         raise invalid_argument(
             f"the addresses {excerpt(', '.join(each.url for each in found))} differ in protocol or TLS; use one "

@@ -13,9 +13,9 @@ from naiad.client.data_frames import is_frame, to_frame, to_inputs
 from naiad.client.loop_thread import LoopClient
 from naiad.client.replicas.replica_calls import RetryCounts
 from naiad.client.replicas.replica_set import ReplicaState
-from naiad.client.replicas.retry_budget import DEFAULT_SHARE
 from naiad.config.tensors.features import Features, read_features
 from naiad.core.errors import InferError
+from naiad.core.limits.retry_budget import DEFAULT_SHARE
 from naiad.core.model import ModelMetadata
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Array

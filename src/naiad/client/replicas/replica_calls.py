@@ -21,17 +21,19 @@ from naiad.client.connecting import (
     ServerAddress,
 )
 from naiad.client.replicas.replica_set import Replica, ReplicaSet, ReplicaState
-from naiad.client.replicas.retry_budget import RetryBudget
 from naiad.client.transport.grpc import GrpcCalls
 from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, excerpt, unavailable
+from naiad.core.limits.retry_budget import RetryBudget
 from naiad.core.model import ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 
 _AWAY_S = 1.0
 """Between two looks at a server without a connection."""
+_LOOK_S = 5.0
+"""For the answer to such a look."""
 _RESOLVE_S = 30.0
 """Between two looks at the addresses of a name."""
 
@@ -73,6 +75,8 @@ class ReplicaCalls:
         self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each.url, open_calls(each)) for each in addresses])
         self._watching: set[asyncio.Task[None]] = set()
         self._calls = self._retries = self._over_budget = 0
+        self._is_closed = False
+        """Closed, and no call has begun since."""
 
     @property
     def counts(self) -> RetryCounts:
@@ -152,9 +156,11 @@ class ReplicaCalls:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         for task in (*self._watching, *([self._resolving] if self._resolving else [])):
             task.cancel()
         for replica in self._set.all:
+            replica.problem = ""  # nothing looks at it any more
             replica.calls.close()
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -185,8 +191,7 @@ class ReplicaCalls:
         self, header: RequestHeader, send: Callable[[Calls], Awaitable[DecodedResponse]]
     ) -> DecodedResponse:
         """Send a later request of a sequence to the server that has begun it."""
-        self._calls += 1
-        self._budget.note_call(_now_s())
+        self._begin_call()
         replica = self._set.holding(header)
         try:
             with self._noted(replica):
@@ -217,13 +222,17 @@ class ReplicaCalls:
     async def _choose(self, tried: list[Replica[Calls]]) -> Replica[Calls]:
         """Return the server for the next try. Raises InferError(UNAVAILABLE) if a name has no address."""
         if not tried:
-            self._calls += 1
-            self._budget.note_call(_now_s())
+            self._begin_call()
             await self._keep_resolved()
         replica = self._set.choose(tried)
         if replica is None:
             raise unavailable("no server is left")
         return replica
+
+    def _begin_call(self) -> None:
+        self._calls += 1
+        self._budget.note_call(_now_s())
+        self._is_closed = False
 
     @contextlib.contextmanager
     def _noted(self, replica: Replica[Calls]) -> Iterator[None]:
@@ -263,26 +272,22 @@ class ReplicaCalls:
     # --- servers that are away, and new ones ------------------------------------------------------------------------
 
     def _note_away(self, replica: Replica[Calls], problem: str) -> None:
-        is_watched = bool(replica.problem)
         replica.problem, replica.since_s = problem, _now_s()
         self._resolve_at_s = min(self._resolve_at_s, _now_s() + _AWAY_S)  # its successor may have another address
-        if not is_watched and not replica.is_removed:
+        if not replica.is_watched and not replica.is_removed and not self._is_closed:
+            replica.is_watched = True
             task = asyncio.get_running_loop().create_task(self._watch(replica))
             self._watching.add(task)
             task.add_done_callback(self._watching.discard)
 
     async def _watch(self, replica: Replica[Calls]) -> None:
-        """Look at a server until there is a connection."""
-        while replica.problem and not replica.is_removed:
-            await asyncio.sleep(_AWAY_S)
-            try:
-                await replica.calls.is_live()
-            except NotConnectedError as error:
-                replica.problem = error.message
-            except InferError:
-                replica.problem = ""  # it has answered
-            else:
-                replica.problem = ""
+        """Look at a server until it answers."""
+        try:
+            while replica.problem and not replica.is_removed:
+                await asyncio.sleep(_AWAY_S)
+                replica.problem = await _problem_of(replica.calls)
+        finally:
+            replica.is_watched = False
 
     async def _keep_resolved(self) -> None:
         """Look at the addresses of the name from time to time; wait for it only while there are none."""
@@ -312,6 +317,20 @@ class ReplicaCalls:
                 replica.calls.close()
         known = {each.url for each in self._set.all}
         self._set.all += [Replica(url, self._open_calls(each)) for url, each in found.items() if url not in known]
+
+
+async def _problem_of(calls: Calls) -> str:
+    """Return why a server does not answer; empty if it does, also with an error."""
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            await calls.is_live()
+    except TimeoutError:
+        return f"no answer within {_LOOK_S:g} s"
+    except ConnectionFailedError as error:
+        return error.message
+    except InferError:
+        pass
+    return ""
 
 
 def _now_s() -> float:

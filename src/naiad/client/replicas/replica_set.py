@@ -31,7 +31,17 @@ class ReplicaState:
 class Replica(Generic[T]):
     """One server; `calls` sends to it."""
 
-    __slots__ = ("call_count", "calls", "is_removed", "moved_count", "open_count", "problem", "since_s", "url")
+    __slots__ = (
+        "call_count",
+        "calls",
+        "is_removed",
+        "is_watched",
+        "moved_count",
+        "open_count",
+        "problem",
+        "since_s",
+        "url",
+    )
 
     def __init__(self, url: str, calls: T) -> None:
         self.url = url
@@ -39,6 +49,8 @@ class Replica(Generic[T]):
         self.problem = ""
         self.since_s = 0.0
         """When the problem was seen last."""
+        self.is_watched = False
+        """A task looks whether it is back."""
         self.is_removed = False
         """Its name does not have it any more."""
         self.open_count = self.call_count = self.moved_count = 0

@@ -8,6 +8,9 @@ from dataclasses import replace
 from naiad.client.connecting import NotConnectedError, ServerAddress
 from naiad.core.errors import excerpt, invalid_argument
 
+MAX_ADDRESSES = 64
+"""Of one client; more addresses of a name are not used."""
+
 
 def check_name(addresses: Sequence[ServerAddress]) -> ServerAddress:
     """Return the address whose name is to be resolved. Raises InferError(INVALID_ARG) for any other."""
@@ -29,5 +32,5 @@ async def resolve_name(address: ServerAddress, timeout_s: float) -> Sequence[Ser
         raise NotConnectedError(f"no address of '{address.host}' within {timeout_s:g} s") from None
     except OSError as error:
         raise NotConnectedError(f"no address of '{address.host}': {error.strerror or error}") from None
-    numbers = dict.fromkeys(str(row[4][0]) for row in found)
+    numbers = list(dict.fromkeys(str(row[4][0]) for row in found))[:MAX_ADDRESSES]
     return [replace(address, url=f"{address.url} ({number})", number=number) for number in numbers]

@@ -21,6 +21,7 @@ from naiad.config.remote_settings import RemoteSettings, difference
 from naiad.core.batch import Batch
 from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from naiad.core.limits.retry_budget import RetryBudget
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, stopped
@@ -75,6 +76,7 @@ class RemoteModel(Served):
         self._rules = AdmissionRules(config)
         self._outputs = {each.name: each for each in config.output}
         self._calls: dict[int, _RemoteCall] = {}
+        self._budget = RetryBudget()
         self._responses = RemoteResponses(name, str(version), config)
         self._error_header = ResponseHeader(name, self.version, ())
         self._stopping = False
@@ -98,6 +100,7 @@ class RemoteModel(Served):
             )
         request.batch_size = admission.batch_size
         call = _RemoteCall(request)
+        self._budget.note_call(call.begin_ns / 1e9)
         try:
             self._send(call)
         except InferError as error:
@@ -272,7 +275,7 @@ class RemoteModel(Served):
         address, error = call.address, failure.error
         if failure.is_away:
             address.note_problem(error.message, _now_ns())
-        if not failure.has_begun and not self._stopping:
+        if self._may_move(failure):
             call.tried.append(address)
             try:
                 self._send(call)
@@ -285,6 +288,12 @@ class RemoteModel(Served):
         named = self._named(error, address)
         named.has_begun = failure.has_begun
         self._fail(call, named)
+
+    def _may_move(self, failure: RemoteFailure) -> bool:
+        """Return whether another server may get a request that was not begun: refusals have a budget."""
+        if failure.has_begun or self._stopping:
+            return False
+        return failure.is_away or self._budget.take(time.monotonic())
 
     def _named(self, error: InferError, address: RemoteAddress | None = None) -> InferError:
         """Return an error with the name of the model, and of the server that returned it."""

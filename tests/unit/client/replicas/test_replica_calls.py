@@ -9,8 +9,8 @@ import pytest
 from naiad.client.connecting import ClientClosedError, ConnectionFailedError, NotConnectedError, parse_address
 from naiad.client.replicas import replica_calls
 from naiad.client.replicas.replica_calls import ReplicaCalls
-from naiad.client.replicas.retry_budget import RetryBudget
 from naiad.core.errors import ErrorCode, InferError, internal, rejected, unavailable
+from naiad.core.limits.retry_budget import RetryBudget
 from naiad.core.request import RequestHeader
 
 PLAIN = RequestHeader(model_name="m")
@@ -236,6 +236,46 @@ def test_any_server_that_is_ready_counts() -> None:
         assert await scene.calls.model_metadata("m", "") in URLS
         scene.calls.close()
         assert all(each.is_closed for each in scene.servers.values())
+
+    run(body)
+
+
+def test_a_server_that_flaps_has_one_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.01)
+    monkeypatch.setattr(replica_calls, "_LOOK_S", 0.01)
+
+    async def body() -> None:
+        scene = Scene(URLS[:1])
+        server, looks = scene.servers["grpc://a"], 0
+
+        async def hang() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks < 3:
+                await asyncio.sleep(60)
+            return True
+
+        server.is_live = hang
+        for _ in range(5):
+            server.errors.append(NotConnectedError("away"))
+            with pytest.raises(NotConnectedError):
+                await scene.infer()
+            await scene.infer()
+        assert len(asyncio.all_tasks()) == 2, "this one and the watch"
+        server.errors.append(NotConnectedError("away"))
+        with pytest.raises(NotConnectedError):
+            await scene.infer()
+        while scene.calls.states[0].problem:
+            await asyncio.sleep(0.001)
+        assert looks == 3, "a look that hangs is repeated"
+        server.errors.append(NotConnectedError("away"))
+        closing = asyncio.create_task(scene.infer())
+        await asyncio.sleep(0)
+        scene.calls.close()
+        with pytest.raises(NotConnectedError):
+            await closing
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1, "a closed client watches nothing"
 
     run(body)
 

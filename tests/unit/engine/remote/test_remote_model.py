@@ -113,6 +113,7 @@ class Port:
 
     def __init__(self, *found: ModelConfig | InferError) -> None:
         self.servers = [Server(f"grpc://{index}", each) for index, each in enumerate(found)]
+        self.count = 0
 
     def connect(self, url: str, access: RemoteAccess) -> Server:
         del access
@@ -176,6 +177,19 @@ def test_only_requests_never_begun_go_elsewhere() -> None:
     assert answers[1].error is not None
     assert answers[1].error.message == "remote model 'near' at grpc://1: the connection was lost"
     assert [len(each.sent) for each in port.servers] == [1, 2]
+
+
+def test_refusals_are_sent_on_within_a_budget() -> None:
+    port, answers = Port(parsed(THERE), parsed(THERE)), Answers()
+    model = load(port)
+    count = 400
+    for _ in range(count):
+        answers.send(model)
+        while any(each.sent for each in port.servers):
+            next(each for each in port.servers if each.sent).sent.pop().fail(unavailable("full"), has_begun=False)
+            port.count += 1
+    assert 0 < port.count - count <= 100 + 0.2 * count, "each second has a few retries more"
+    assert all(each.error is not None and not each.error.has_begun for each in answers)
 
 
 def test_health_follows_the_servers() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.client.replicas.retry_budget import RetryBudget
+from naiad.core.limits.retry_budget import RetryBudget
 
 
 def taken(budget: RetryBudget, now_s: float) -> int:
