@@ -57,7 +57,7 @@ test("a thousand models: few cards exist, the filter finds one", async (t) => {
         let longest = 0;
         const observer = new PerformanceObserver((list) => list.getEntries().forEach((entry) => (longest = Math.max(longest, entry.duration))));
         observer.observe({ type: "longtask" });
-        await new Promise((resolve) => setTimeout(resolve, 3000));
+        await new Promise((resolve) => setTimeout(resolve, 1000));
         return longest;
     });
     t.diagnostic(`longest task with 1000 models that all serve, five samples a second: ${longest_ms} ms`);
