@@ -7,7 +7,7 @@ from naiad.engine.inference import Inference
 from naiad.engine.lookup.model_table import ModelTable
 from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.phase import ServerPhase
-from naiad.engine.processes import OneProcess, Processes
+from naiad.engine.processes import Processes
 from naiad.engine.regions.regions import SharedMemory
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
@@ -30,7 +30,7 @@ class Engine:
         processes: Processes | None = None,
     ) -> None:
         """`processes`: all processes of the server, if it has more than one."""
-        processes = processes or OneProcess()
+        processes = processes or Processes()
         self.phase = ServerPhase()
         """Whether the server starts or drains."""
         self.shared_memory = shared_memory or SharedMemory()

@@ -10,7 +10,7 @@ from naiad.backend.api import Backend
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.limits.request_limits import RequestBudget
 from naiad.engine.engine import Engine
-from naiad.engine.processes import OneProcess, Processes
+from naiad.engine.processes import Processes
 from naiad.engine.serving.served import Served
 from naiad.options.options import ServerOptions
 from naiad.repository.model_plan import ModelPlan
@@ -70,7 +70,7 @@ class ServerParts:
     """The file of `--ready-file`."""
     backends: Sequence[Backend] = ()
     """Objects for backends that no package has, see `BackendRegistry`."""
-    processes: Processes = field(default_factory=OneProcess)
+    processes: Processes = field(default_factory=Processes)
     """The processes of the server."""
     make_ports: MakePorts = Ports
     wrap_version: Callable[[ModelPlan, Served], Served] | None = None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,21 +16,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 
 
-class TaskOutputs(Protocol):
-    """The outputs of a task."""
-
-    @property
-    def signatures(self) -> Mapping[str, TensorSignature]:
-        """The tensors by name."""
-
-    def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
-        """Return the outputs of a batch, a row per text.
-
-        `result` is the model's, `encodings` are the tokenizer's, `mask` is 1 where a token is no padding.
-        """
-
-
-def outputs_of(directory: HuggingFaceDirectory, parameters: Parameters) -> TaskOutputs:
+def outputs_of(directory: HuggingFaceDirectory, parameters: Parameters) -> "TaskOutputs":
     """Return the outputs of a directory's task. Raises InferError(INVALID_ARG)."""
     if directory.task is Task.EMBEDDING:
         return Embedding(int(directory.config.hidden_size), directory.pooling(parameters))
@@ -51,7 +37,10 @@ class Embedding:
         }
 
     def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
-        """See `TaskOutputs.compute`."""
+        """Return the outputs of a batch, a row per text.
+
+        `result` is the model's, `encodings` are the tokenizer's, `mask` is 1 where a token is no padding.
+        """
         hidden = result.last_hidden_state
         if self._pooling.mode == "mean":
             weights = mask.unsqueeze(-1).to(hidden.dtype)
@@ -79,7 +68,7 @@ class TextClassification:
         }
 
     def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
-        """See `TaskOutputs.compute`."""
+        """See `Embedding.compute`."""
         scores = result.logits.float()
         # transformers: the rules of its text-classification pipeline.
         if self._problem_type == "multi_label_classification" or len(self._labels) == 1:
@@ -102,7 +91,7 @@ class TokenClassification:
         self._labels = labels
 
     def compute(self, result: Any, texts: Sequence[str], encodings: Sequence[Any], mask: Any) -> Mapping[str, Array]:
-        """See `TaskOutputs.compute`."""
+        """See `Embedding.compute`."""
         scores, numbers = (tensor.cpu().tolist() for tensor in result.logits.float().softmax(2).max(2))
         rows = np.empty((len(texts), 1), object)
         for row, text in enumerate(texts):
@@ -112,6 +101,10 @@ class TokenClassification:
             ]
             rows[row, 0] = json.dumps(merge_words(text, found), ensure_ascii=False).encode()
         return {"entities": rows}
+
+
+TaskOutputs: TypeAlias = Embedding | TextClassification | TokenClassification
+"""The outputs of a task."""
 
 
 def merge_words(text: str, words: Sequence[tuple[str, float, int, int]]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """From what an ONNX encoder returns to the outputs of clients: vectors, or labels with scores."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,23 +18,9 @@ _READY = "sentence_embedding"
 """The output of exports that have pooling and normalisation in their graph."""
 
 
-class TextOutputs(Protocol):
-    """The outputs of a task."""
-
-    tensor: str
-    """Name of the output of the graph."""
-
-    @property
-    def signatures(self) -> Mapping[str, TensorSignature]:
-        """The tensors of clients by name."""
-
-    def compute(self, result: Array, mask: Array, encodings: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the outputs of a batch, a row per text; `mask` [texts, tokens] is 1 where a token is no padding."""
-
-
 def text_outputs_of(
     directory: TextDirectory, task: Task, parameters: Parameters, graph: ModelSignature
-) -> TextOutputs:
+) -> "TextOutputs":
     """Return the outputs of a directory's task. Raises InferError(INVALID_ARG)."""
     if task is Task.TOKEN_CLASSIFICATION:
         raise directory.error("is for the task token-classification, which the backend huggingface has")
@@ -69,7 +55,7 @@ class PooledVectors:
     """One vector for a text."""
 
     def __init__(self, tensor: str, size: int, pooling: Pooling | None) -> None:
-        """`pooling` is None where the graph pools itself."""
+        """`tensor` is the output of the graph; `pooling` is None where the graph pools itself."""
         self.tensor = tensor
         self._pooling = pooling
         self.signatures = {
@@ -78,7 +64,7 @@ class PooledVectors:
         }
 
     def compute(self, result: Array, mask: Array, encodings: Sequence[Any]) -> Mapping[str, Array]:
-        """See `TextOutputs.compute`."""
+        """Return the outputs of a batch, a row per text; `mask` [texts, tokens] is 1 where a token is no padding."""
         vectors = result.astype(np.float32, copy=False)
         if self._pooling is not None:
             vectors = pooled(vectors, mask, self._pooling)
@@ -116,10 +102,14 @@ class LabelScores:
         }
 
     def compute(self, result: Array, mask: Array, encodings: Sequence[Any]) -> Mapping[str, Array]:
-        """See `TextOutputs.compute`."""
+        """See `PooledVectors.compute`."""
         scores = scores_of(result.astype(np.float32), self._problem_type)
         label = self._labels[scores.argmax(1)][:, None]
         return {"label": label, "scores": scores, TOKEN_COUNT: token_counts(encodings)}
+
+
+TextOutputs: TypeAlias = PooledVectors | LabelScores
+"""The outputs of a task."""
 
 
 def scores_of(logits: Array, problem_type: str) -> Array:

@@ -26,6 +26,7 @@ from naiad.tools.optimize.correctness.judgement_settings import Budget, Settings
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
 from naiad.tools.optimize.optimization import check_labels, optimize
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_result import SOURCE, Objective, OptimizationResult, Strategy
 from naiad.tools.optimize.optimize_source import Format, Labels, Samples, Source
 from naiad.tools.optimize.preprocessing import read_steps
@@ -247,7 +248,7 @@ _STAGES = {
 }
 
 
-class OptimizeProgress:
+class OptimizeProgress(Progress):
     """Shows steps on stderr, with the time left in a stage of several steps.
 
     A step that is left may take as long as the longest one so far: the estimate is a range.

@@ -24,13 +24,13 @@ from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry
 from naiad.core.slices import Slices, finish
 from naiad.engine.engine import Engine
-from naiad.engine.processes import OnDone
+from naiad.engine.processes import OnDone, Processes
 from naiad.telemetry.metrics.response_metrics import response_count
 from naiad.telemetry.statistics.version_statistics import VersionStatistics
 
 
-class AllProcesses:
-    """The merged state of all processes, and the commands to all of them. Implements `engine.processes.Processes`.
+class AllProcesses(Processes):
+    """The merged state of all processes, and the commands to all of them.
 
     Each way to the other processes is None until the server is open; until then this process speaks for itself.
     """

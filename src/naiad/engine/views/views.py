@@ -14,7 +14,7 @@ from naiad.core.version import __version__
 from naiad.engine.lookup.missing import bad_version, is_version
 from naiad.engine.lookup.model_table import ModelTable
 from naiad.engine.phase import ServerPhase
-from naiad.engine.processes import OneProcess, Processes
+from naiad.engine.processes import Processes
 from naiad.engine.rollout.rollout_model import RolloutModel
 from naiad.engine.serving.served import Served, explain
 from naiad.telemetry.metrics.metrics import Registry
@@ -53,7 +53,7 @@ class Views:
 
     def of_this_process(self) -> "Views":
         """Return the views of this process alone."""
-        return Views(self._server_id, self._phase, self._models, self._metrics, OneProcess())
+        return Views(self._server_id, self._phase, self._models, self._metrics, Processes())
 
     # --- health ---------------------------------------------------------------------------------------------------
 

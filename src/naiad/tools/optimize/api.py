@@ -10,7 +10,7 @@ from typing import Any
 from naiad.tools.optimize import optimization, preprocessing
 from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.function import optimize_function
-from naiad.tools.optimize.optimize_progress import NoProgress
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_result import OptimizationResult
 from naiad.tools.optimize.optimize_source import Format, Source
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
@@ -88,7 +88,7 @@ def optimize(  # noqa: PLR0913 - the names of Model Navigator
     inputs = (preprocessing.raw_input(steps),) if steps else source.inputs
     named = NamedSamples(samples, [spec.name for spec in inputs])
     check_sample(next(iter(named)), inputs, source.has_batch and not steps, "dataloader")
-    return optimization.optimize(source, named, home, chosen, _Lines() if verbose else NoProgress())
+    return optimization.optimize(source, named, home, chosen, _Lines() if verbose else Progress())
 
 
 def _refuse(arguments: Mapping[str, Any], target_device: Any) -> None:
@@ -128,7 +128,7 @@ def _renamed(source: Source, names: Sequence[str]) -> Source:
     return replace(source, outputs=tuple(replace(spec, name=name) for spec, name in pairs))
 
 
-class _Lines:
+class _Lines(Progress):
     """Progress as lines on stderr."""
 
     def step(self, stage: str, name: str, index: int, count: int) -> None:

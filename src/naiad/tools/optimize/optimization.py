@@ -21,7 +21,7 @@ from naiad.tools.optimize.choices import Options
 from naiad.tools.optimize.converters import source_files
 from naiad.tools.optimize.converters.conversion_plan import candidates, effort, installed_packages
 from naiad.tools.optimize.converters.conversions import Converter
-from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_result import OptimizationResult, Outcome
 from naiad.tools.optimize.optimize_source import BACKENDS, Format, Samples, Source
 from naiad.tools.optimize.profile.load_check import LoadCheck
@@ -37,7 +37,7 @@ from naiad.tools.optimize.steps.judging import Judge
 from naiad.tools.optimize.steps.step_journal import StepJournal, key_of
 
 RESULT_FILE = "result.json"
-_QUIET = NoProgress()
+_QUIET = Progress()
 
 
 def optimize(

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from naiad.client import Client, InferError
 from naiad.tools.analyze.point_measurement import ServerLostError
@@ -19,33 +19,6 @@ from naiad.tools.process.own_server import LOOPBACK, ServeProcess
 _START_S = 120.0
 _ALIVE_S = 5.0
 _TAIL_BYTES = 4000
-
-
-class AnalyzedServer(Protocol):
-    """A server with explicit model control."""
-
-    is_own: bool
-    """It may be started again, and what is loaded into it is of no use to anything else."""
-    service: ServerTarget
-    metrics_url: str
-    """"" for none."""
-
-    @property
-    def pid(self) -> int:
-        """Return the process id; 0 when it is not known."""
-
-    @property
-    def output(self) -> str:
-        """Return the end of the server's output, as far as it is here."""
-
-    async def start(self) -> None:
-        """Make the server ready for loads. Raises ServerLostError."""
-
-    async def is_alive(self) -> bool:
-        """Return whether the server responds."""
-
-    async def stop(self) -> None:
-        """End a server of one's own."""
 
 
 def make_client(service: ServerTarget, timeout_s: float) -> Client:
@@ -159,3 +132,11 @@ class OwnServer:
         process, self._process = self._process, None
         if process is not None:
             await asyncio.to_thread(process.close)
+
+
+AnalyzedServer: TypeAlias = RunningServer | OwnServer
+"""A server with explicit model control.
+
+With `is_own` it may be started again, and what is loaded into it is of no use to anything else. An empty
+`metrics_url` means none, a `pid` of 0 that it is not known.
+"""

@@ -25,7 +25,7 @@ from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
 from naiad.tools.optimize.correctness.tensor_names import match_names
-from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_result import SOURCE
 from naiad.tools.optimize.optimize_source import Samples, Source
 from naiad.tools.optimize.profile.candidate_configuration import configuration, write_model
@@ -71,7 +71,7 @@ _REQUESTS_OF_A_ROUND = 5
 _LONGEST_ROUND_S = 2.0
 _LONGER = 20
 """Factor of the time of a round in which no request has ended."""
-_QUIET = NoProgress()
+_QUIET = Progress()
 
 
 def serve(

@@ -18,7 +18,7 @@ from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, ModelProcess
 from naiad.tools.optimize.correctness.runners.model_runner import RunnerError
-from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_source import Samples, Source
 from naiad.tools.optimize.profile.candidate_configuration import configuration, write_model
 from naiad.tools.optimize.profile.profile_messages import Arrays, Loaded, ProfileJob, TimedCalls
@@ -37,7 +37,7 @@ _GAIN = 1.05
 _SEARCH_SHARE = 0.25
 """Of the time of a profile."""
 _MODULE = "naiad.tools.optimize.profile.profile_child"
-_QUIET = NoProgress()
+_QUIET = Progress()
 
 
 def measure(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.converters.conversions import Converter
-from naiad.tools.optimize.optimize_progress import NoProgress, Progress
+from naiad.tools.optimize.optimize_progress import Progress
 from naiad.tools.optimize.optimize_result import CurvePoint
 from naiad.tools.optimize.optimize_source import Format
 from naiad.tools.optimize.results.verdict import Verdict
@@ -45,7 +45,7 @@ def search(
     in lower precision, from all of the nodes downwards. The result is (None, None, curve) if no step is accepted, if
     the nodes of the graph cannot be read, or if the candidate is not searchable.
     """
-    progress = progress or NoProgress()
+    progress = progress or Progress()
     if not is_searchable(candidate, after):
         return None, None, ()
     nodes = _nodes(converter, candidate, after, progress)

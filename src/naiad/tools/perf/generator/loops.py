@@ -1,5 +1,6 @@
 """The loops that send the requests of a load: closed, with a constant number outstanding, open, and periodic."""
 
+import abc
 import asyncio
 import ctypes
 import os
@@ -7,7 +8,6 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
-from typing import Protocol
 
 from naiad.tools.perf.generator.next_request import Requests
 from naiad.tools.perf.generator.setup import Setup
@@ -23,29 +23,34 @@ _MAX_COUNTED = 100_000
 """Unsent requests that are counted one by one; more are extrapolated, since counting takes time, too."""
 
 
-class LoadLoop(Protocol):
+class LoadLoop(abc.ABC):
     """A load in progress."""
 
-    sent: int
-    """Requests so far."""
-    outstanding: int
+    def __init__(self, target: Target, requests: Requests, record: Callable[[SentRequest], object]) -> None:
+        self._target = target
+        self._requests = requests
+        self._record = record
+        self._is_stopped = False
+        self.sent = self.outstanding = 0
+        """Requests so far."""
+        self.unsent = 0
+        """Requests that were due and not sent when the load was stopped."""
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Begin to send."""
 
     def stop(self, at_ns: int) -> None:
         """Send no more; requests that are due after `at_ns` do not belong to the load."""
+        self._is_stopped = True
 
     @property
-    def unsent(self) -> int:
-        """Requests that were due and not sent when the load was stopped."""
-
-    @property
+    @abc.abstractmethod
     def is_finished(self) -> bool:
-        """All requests of the load have ended."""
+        """Whether all requests of the load have ended."""
 
 
-class ClosedLoop:
+class ClosedLoop(LoadLoop):
     """Keeps a number of requests outstanding: the end of one sends the next, in the same callback."""
 
     def __init__(
@@ -58,23 +63,15 @@ class ClosedLoop:
         record: Callable[[SentRequest], object],
     ) -> None:
         """`limit`: send only this many requests."""
+        super().__init__(target, requests, record)
         self._slots = range(setup.part, load.value, setup.parts)
         self._limit = limit
-        self._target = target
-        self._requests = requests
-        self._record = record
         self._event_loop = asyncio.get_running_loop()
-        self._is_stopped = False
-        self.sent = self.outstanding = self.unsent = 0
 
     def start(self) -> None:
         """Fill all slots."""
         for slot in self._slots:
             self._send(slot)
-
-    def stop(self, at_ns: int) -> None:
-        """Send no more."""
-        self._is_stopped = True
 
     @property
     def is_finished(self) -> bool:
@@ -103,7 +100,7 @@ class ClosedLoop:
             self._send(exchange.slot)
 
 
-class OpenLoop:
+class OpenLoop(LoadLoop):
     """Sends requests when they are due, however many are outstanding.
 
     A request that cannot leave because `max_outstanding` are outstanding, or all serial sequences are busy, leaves as
@@ -122,13 +119,11 @@ class OpenLoop:
         begin_ns: int,
     ) -> None:
         """`limit`: send only this many requests; `begin_ns`: the start of the load's offsets."""
+        super().__init__(target, requests, record)
         self._arrivals = deal(arrivals_ns(load, setup.seed), setup.part, setup.parts)
         self._limit = limit
         self._part, self._parts = setup.part, setup.parts
         self._max_outstanding = max(1, setup.max_outstanding // setup.parts)
-        self._target = target
-        self._requests = requests
-        self._record = record
         self._begin_ns = begin_ns
         self._event_loop = asyncio.get_running_loop()
         self._timer = DueTimer(self._event_loop, self._pump)
@@ -139,7 +134,6 @@ class OpenLoop:
         self._free_slots: list[int] = []
         self._is_over = False
         self.late_ns = array("q")
-        self.sent = self.outstanding = self.unsent = 0
 
     def start(self) -> None:
         """Begin to send."""
@@ -226,7 +220,7 @@ class OpenLoop:
             self._pump()
 
 
-class PeriodicLoop:
+class PeriodicLoop(LoadLoop):
     """Sends a group of requests when each request of the group before has got a number of responses, or has ended."""
 
     def __init__(
@@ -236,22 +230,14 @@ class PeriodicLoop:
         requests: Requests,
         record: Callable[[SentRequest], object],
     ) -> None:
+        super().__init__(target, requests, record)
         self._load = load
-        self._target = target
-        self._requests = requests
-        self._record = record
         self._waits_for: set[SentRequest] = set()
         """Requests of the last group with fewer responses than the load asks for."""
-        self._is_stopped = False
-        self.sent = self.outstanding = self.unsent = 0
 
     def start(self) -> None:
         """Send the first group."""
         self._send_group(self._load.start)
-
-    def stop(self, at_ns: int) -> None:
-        """Send no more."""
-        self._is_stopped = True
 
     @property
     def is_finished(self) -> bool:

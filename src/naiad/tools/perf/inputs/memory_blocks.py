@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from naiad.backend.cuda.cuda import CudaError, CudaRuntime, load_runtime
 from naiad.client import Client
@@ -24,31 +24,6 @@ DIRECTORY = "/dev/shm"
 def new_region_name(purpose: str) -> str:
     """Return a name that no other region has."""
     return f"naiad_perf_{os.getpid()}_{secrets.token_hex(6)}_{purpose}"
-
-
-class MemoryBlock(Protocol):
-    """A block and its region on the server, which have the same name.
-
-    A block can be pickled for another process of the machine, where the copy is the same memory. `close` is for the
-    process that has made the block.
-    """
-
-    name: str
-
-    async def register(self, client: Client) -> None:
-        """Register the block with the server. Raises InferError."""
-
-    async def unregister(self, client: Client) -> None:
-        """Unregister it. Raises InferError."""
-
-    def write(self, offset: int, data: Buffer) -> None:
-        """Copy data into it."""
-
-    def read(self, offset: int, byte_size: int) -> Buffer:
-        """Return a copy of a part."""
-
-    def close(self) -> None:
-        """Release the memory."""
 
 
 class SystemBlock:
@@ -159,6 +134,14 @@ class CudaBlock:
         """Free the allocation. Raises CudaError."""
         self._runtime.set_device(0)
         self._runtime.free(self._address)
+
+
+MemoryBlock: TypeAlias = SystemBlock | CudaBlock
+"""A block and its region on the server, which have the same name.
+
+A block can be pickled for another process of the machine, where the copy is the same memory. `close` is for the
+process that has made the block.
+"""
 
 
 # --- slots of outputs ---------------------------------------------------------------------------------------------
