@@ -1,5 +1,6 @@
 """`mlflow deployments` with the target naiad: the registry of MLflow, a real server, and the command line."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -36,26 +37,42 @@ def booster(saved):
     return save_xgboost(saved / "forest")
 
 
-@pytest.fixture
-def registry(tmp_path, monkeypatch):
-    """A registry in files, with two versions of a model."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A registry in files, with two versions of a model, which take MLflow seconds; return its address."""
+    address = (tmp_path_factory.mktemp("registry") / "mlruns").as_uri()
     labels = ESTIMATOR.predict(TABLE)
     constant = DummyClassifier(strategy="constant", constant=2).fit(TABLE, CLASSES)
-    for estimator in (ESTIMATOR, constant):
-        with mlflow.start_run():
-            mlflow.sklearn.log_model(
-                estimator,
-                name="model",
-                registered_model_name="iris",
-                signature=infer_signature(TABLE, labels),
-                serialization_format="skops",
-                pip_requirements=["scikit-learn"],
-            )
-    yield
+    with opened_registry(address):
+        for estimator in (ESTIMATOR, constant):
+            with mlflow.start_run():
+                mlflow.sklearn.log_model(
+                    estimator,
+                    name="model",
+                    registered_model_name="iris",
+                    signature=infer_signature(TABLE, labels),
+                    serialization_format="skops",
+                    pip_requirements=["scikit-learn"],
+                )
+    return address
+
+
+@contextlib.contextmanager
+def opened_registry(address):
+    """Use a registry in this process and in its children."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", address)
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        mlflow.set_tracking_uri(address)
+        yield
     mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def registry(runs):
+    """A registry with two versions of the model `iris`."""
+    with opened_registry(runs):
+        yield
 
 
 @pytest.fixture(scope="module")
