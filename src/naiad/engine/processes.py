@@ -14,7 +14,7 @@ OnDone = Callable[[InferError | None], object]
 
 
 class Processes:
-    """All processes of the server together: here those of a server that has only this one.
+    """All processes of the server together: here the one process of a server.
 
     A query gets the answer of this process as `own`, and returns that of all processes where it is known now. A
     command gets as `own` what does it in this process alone, and has all processes do it.
