@@ -279,6 +279,22 @@ def test_mistakes_are_found_before_the_model_loads(
     assert not keys(s3, "refused")
 
 
+def test_rows_of_a_store_that_stays_away_do_not_fail(s3: S3Server, tmp_path: Path) -> None:
+    """An outage ends the job, and makes no failed rows and no files that are set aside."""
+    for name in "ab":
+        s3.put(BUCKET, f"away/{name}.parquet", formats()[".parquet"])
+
+    def away(method: str, path: str) -> "tuple[int, str] | None":
+        return SLOW_DOWN if path.endswith("b.parquet") else None
+
+    with door(s3, away), pytest.raises(InferError, match=r"reading .*b\.parquet failed") as caught:
+        run(s3.url(BUCKET, "away/*.parquet"), str(tmp_path / "out.csv"), timeout_s=0.2)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    s3.put(BUCKET, "away/c[1].csv", b"X_0,X_1\n")
+    assert run(s3.url(BUCKET, "away/c[1].csv"), s3.url(BUCKET, "away/empty.csv")).rows == 0
+    assert content(s3, "away/empty.csv") == b"row,Y_0,Y_1\n"
+
+
 def test_an_object_that_is_replaced_ends_the_run(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +303,7 @@ def test_an_object_that_is_replaced_ends_the_run(
     monkeypatch.setattr(object_path, "_BUFFER_BYTES", 1 << 10)
     s3.put(BUCKET, "moving/rows.csv", formats()[".csv"])
     model = Interrupted(lambda: s3.put(BUCKET, "moving/rows.csv", formats()[".csv"].replace(b"1", b"2")))
-    with pytest.raises(OSError, match="the object has changed since the job has found it"):
+    with pytest.raises(InferError, match="the object has changed since the job has found it"):
         run(s3.url(BUCKET, "moving/rows.csv"), str(tmp_path / "out.csv"), model)
     assert not (tmp_path / "out.csv").exists()
 

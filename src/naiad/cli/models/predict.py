@@ -20,7 +20,7 @@ from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S
 from naiad.tools.predict.since.selection import state_of
 from naiad.tools.predict.stores.store_place import is_store_url, split_url
 
-_NAMED_FIELD = re.compile(r"\b(ray|since|state)(?: is)? '")
+_NAMED_FIELD = re.compile(r"\b(ray)(?: is)? '|^(since|state) is '")
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
 """Between lines of progress where the terminal cannot change one."""
@@ -125,6 +125,8 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
         split_url(job.output, "--output")
     else:
         check_output("--output", Path(job.output))
+    if job.state and not is_store_url(job.state):
+        check_output("--state", Path(job.state))
     # What a store has is asked later: one that is away is no mistake of the command line.
     written = written_files(job.output, state_of(job) if job.since else "")
     here = [each for each in job.inputs if not is_store_url(each)]
@@ -170,7 +172,7 @@ def _in_flags(message: str) -> str:
     """Return an error about a field of a job as one about the flag that sets it."""
     for name in ("rows_per_request", "concurrency", "max_failed_rows", "timeout_s", "worker_cpus", "worker_gpus"):
         message = message.replace(name, f"--{name.removesuffix('_s').replace('_', '-')}")
-    return _NAMED_FIELD.sub(r"--\1 '", message)
+    return _NAMED_FIELD.sub(lambda match: f"--{match[1] or match[2]} '", message)
 
 
 def summary_text(summary: Summary, model: str) -> str:
@@ -192,6 +194,8 @@ def summary_text(summary: Summary, model: str) -> str:
     if summary.skipped_files:
         lines.append(f"not new: {summary.skipped_files:,} files of earlier runs")
     lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]
+    if is_store_url(summary.output):
+        return "\n".join(lines)  # no command of this machine shows it
     return "\n".join([*lines, "", f"next: {_next(summary)}"])
 
 

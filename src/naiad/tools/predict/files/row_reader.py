@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.tools.predict.files.input_files import InputFiles, open_source
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
@@ -66,7 +66,8 @@ class Reader:
 
     def _set_aside(self, file: InputFiles, error: InferError | OSError, *, is_last: bool) -> None:
         """Remember why a file cannot be read; raise the error if that ends the job."""
-        if self._job.max_failed_rows is not None or (is_last and not self._files):
+        is_of_store = isinstance(error, InferError) and error.code is ErrorCode.UNAVAILABLE
+        if is_of_store or self._job.max_failed_rows is not None or (is_last and not self._files):
             raise error
         reason = getattr(error, "message", "").strip() or str(error)
         reason = reason.removeprefix(f"{file.path}: ")  # The file is named in front of it.

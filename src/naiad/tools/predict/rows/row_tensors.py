@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.core.tensor import Array, Shape
 from naiad.protocol.pictures import PictureReader
 from naiad.tools.predict.rows.chunk import ABSENT, Chunk, Column, FileRows, Group
@@ -107,6 +107,8 @@ def _of_pictures(
             else:
                 rows[offset] = pictures.row({"path": value} if isinstance(value, str) else value, files.read)
         except (InputError, InferError) as error:
+            if isinstance(error, InferError) and error.code is ErrorCode.UNAVAILABLE:
+                raise  # an object store, which says nothing about the row
             failures[offset] = f"{where}: {error.message}" if isinstance(error, InferError) else str(error)
     return _Converted(None, rows)
 

@@ -15,8 +15,6 @@ from naiad.tools.predict.sources.row_source import RowSource
 from naiad.tools.predict.stores.object_path import FilePath, FolderPath
 
 MAX_TRIES = 3
-_OF_THE_STORE = (ErrorCode.UNAVAILABLE, ErrorCode.NOT_FOUND, ErrorCode.PERMISSION_DENIED, ErrorCode.INTERNAL)
-"""Errors that say nothing about the rows."""
 
 
 class CountedSource(RowSource, Protocol):
@@ -131,7 +129,7 @@ class SteadySource:
 
 
 def _ends_the_job(error: InferError | OSError) -> bool:
-    """Return whether an error is of a store, or of an object that another has replaced."""
+    """Return whether an error says nothing about rows: of an object store, or a file that is not there any more."""
     if isinstance(error, InferError):
-        return error.code in _OF_THE_STORE
-    return error.errno in (errno.ESTALE, errno.ENOENT)
+        return error.code is ErrorCode.UNAVAILABLE
+    return error.errno == errno.ENOENT

@@ -28,7 +28,10 @@ def find_objects(text: str, patience_s: float) -> tuple[ObjectFolder | None, lis
     is_flat = "/" not in pattern and "**" not in pattern
     items = _asked(place, is_flat=is_flat)
     parts = pattern.split("/")
-    return None, [ObjectPath(place, each) for each in items if fits(each.key.split("/"), parts)]
+    found = [ObjectPath(place, each) for each in items if fits(each.key.split("/"), parts)]
+    if not found:  # perhaps a name with a bracket
+        found = [ObjectPath(place, each) for each in items if each.key == pattern]
+    return None, found
 
 
 def _named(text: str, patience_s: float) -> tuple[ObjectFolder | None, list[ObjectPath]]:

@@ -10,6 +10,7 @@ import os
 from concurrent.futures import Future
 from typing import Any
 
+from naiad.core.errors import InferError, unavailable
 from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject
 
@@ -19,7 +20,7 @@ _MAX_BYTES = 8 << 20
 
 
 class ObjectReader(io.RawIOBase):
-    """One object. Reads raise InferError when the store fails, and OSError(ESTALE) when the object has changed."""
+    """One object. Reads raise InferError(UNAVAILABLE) when the store fails, and when the object has changed."""
 
     def __init__(self, objects: ObjectStore, item: StoredObject) -> None:
         self.name = objects.url.of(item.key)
@@ -85,7 +86,10 @@ class ObjectReader(io.RawIOBase):
             self._start = self._place
             self._window = self._objects.read_range(self._item, self._start, self._end(self._start, size))
         except ObjectChangedError:
-            raise OSError(errno.ESTALE, "the object has changed since the job has found it", self.name) from None
+            raise unavailable(f"{self.name}: the object has changed since the job has found it") from None
+        except InferError as error:
+            # Also one about a credential: it says nothing about rows, and ends the job.
+            raise unavailable(error.message) from None
 
     def _following(self, start: int) -> bytes:
         ahead, self._ahead = self._ahead, None

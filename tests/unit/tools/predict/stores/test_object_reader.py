@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject
 from naiad.tools.predict.stores import object_reader
 from naiad.tools.predict.stores.object_reader import ObjectReader
@@ -69,9 +69,13 @@ def test_requests_become_larger_while_reads_follow(monkeypatch: pytest.MonkeyPat
 
 
 def test_failures_have_names() -> None:
-    with pytest.raises(OSError, match=r"the object has changed .*: 's3://b/k'"):
-        opened(Objects(ObjectChangedError("k"))).read(1)
-    with pytest.raises(InferError, match="away"):
-        opened(Objects(unavailable("away"))).read(1)
+    for failure, text in [
+        (ObjectChangedError("k"), "s3://b/k: the object has changed since the job has found it"),
+        (unavailable("away"), "away"),
+        (invalid_argument("access is denied"), "access is denied"),
+    ]:
+        with pytest.raises(InferError, match=text) as caught:
+            opened(Objects(failure)).read(1)
+        assert caught.value.code is ErrorCode.UNAVAILABLE, "it ends the job"
     with pytest.raises(OSError, match="Invalid argument"):
         opened(Objects()).seek(-1)
