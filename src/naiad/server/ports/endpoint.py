@@ -5,8 +5,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.connection import Http2Server
+from naiad.frontend.one_port import OnePort
 from naiad.server.ports.listener import HANDSHAKES_S, Address, bind, refused
 from naiad.server.ports.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 
@@ -15,33 +18,8 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 1024
 
 
-class Connections(Protocol):
-    """All connections of one endpoint and their protocol."""
-
-    @property
-    def connection_count(self) -> int:
-        """Number of open connections."""
-
-    on_close: Callable[[], object] | None
-    """Called when a connection has closed."""
-
-    def protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
-
-    def announce_drain(self) -> None:
-        """Mark the responses to requests in flight as the last ones, where the protocol can."""
-
-    def drain(self) -> None:
-        """End connections: busy ones after their last response; idle HTTP/1.1 ones stay until `finish`."""
-
-    def finish(self) -> None:
-        """End idle connections as well."""
-
-    async def wait_closed(self) -> None:
-        """Return when no connection is open."""
-
-    def abort(self) -> None:
-        """Drop all connections at once."""
+Connections: TypeAlias = Http1Server | Http2Server | OnePort
+"""All connections of one endpoint and their protocol."""
 
 
 class Service(Protocol):
