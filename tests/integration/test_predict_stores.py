@@ -279,7 +279,7 @@ def test_mistakes_are_found_before_the_model_loads(
     assert not keys(s3, "refused")
 
 
-def test_rows_of_a_store_that_stays_away_do_not_fail(s3: S3Server, tmp_path: Path) -> None:
+def test_rows_of_an_absent_store_do_not_fail(s3: S3Server, tmp_path: Path) -> None:
     """An outage ends the job, and makes no failed rows and no files that are set aside."""
     for name in "ab":
         s3.put(BUCKET, f"away/{name}.parquet", formats()[".parquet"])
