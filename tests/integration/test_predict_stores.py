@@ -336,7 +336,7 @@ def test_runs_record_their_files_in_the_store(s3: S3Server) -> None:
     def take_over() -> None:
         assert next_run(3).rows == 1, "a store cannot say that the other run is alive"
 
-    with pytest.raises(InferError, match=r"another process predicts with the state .*made/m\.since\.json"):
+    with pytest.raises(InferError, match="another process"):
         next_run(2, Interrupted(take_over))
     assert [each for each in keys(s3, "made/") if ".partial/" not in each] == [
         "made/1.csv",

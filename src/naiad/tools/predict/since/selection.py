@@ -16,7 +16,7 @@ from naiad.tools.predict.since.watermark import (
     decode_watermark,
     encode_watermark,
 )
-from naiad.tools.predict.since.watermark_place import exists, open_place, taken
+from naiad.tools.predict.since.watermark_place import exists, open_place, remove_unfinished, taken
 from naiad.tools.predict.since_time import LAST, is_since, since_ns
 from naiad.tools.predict.stores.object_path import FilePath
 from naiad.tools.predict.stores.store_place import is_store_url
@@ -122,7 +122,10 @@ class RecordedSelection(Selection):
                 f"--output {job.output} exists, and --since last writes the rows of new files only; give each run an "
                 "output of its own, for example with the date in its name"
             )
+        earlier = watermark.claim
         self._write(replace(watermark, claim=WatermarkClaim(output, {path: found[path] for path in new})))
+        if earlier is not None and earlier.output != output:
+            remove_unfinished(earlier.output, job.timeout_s)
 
     def _claimed(self, watermark: Watermark, found: Mapping[str, Mark]) -> list[str]:
         """Return the files of a run that was interrupted, if this one continues it."""

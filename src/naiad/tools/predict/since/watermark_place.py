@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -112,6 +113,16 @@ def exists(output: str, patience_s: float) -> bool:
             return False
         raise
     return True
+
+
+def remove_unfinished(output: str, patience_s: float) -> None:
+    """Remove what a run that did not end has left for an output. Raises InferError."""
+    partial = f"{output}.partial"
+    if is_store_url(output):
+        objects = StorePlace(partial, patience_s, "--output").objects
+        objects.delete([each.key for each in objects.list_objects()])
+    else:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check_size(size: int, where: str) -> None:

@@ -109,6 +109,7 @@ def test_a_kill_leaves_each_file_predicted_once(tmp_path: Path, place: tuple[typ
     run(tmp_path, output)
     run(tmp_path, "3.csv")
     assert sorted(predicted(tmp_path)) == [1, 2, 3]
+    assert not list((tmp_path / "out").glob("*.partial")), "what is not needed any more is removed"
 
 
 class Ending(Doubling):
