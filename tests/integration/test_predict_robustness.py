@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.tools.predict import PredictJob, predict
+from naiad.tools.predict import PredictJob, job_output, predict
 from naiad.tools.predict import row_flow as batch_pipeline
 from support import onnx_models
 from support.model_repository import write_model
@@ -112,7 +112,7 @@ def test_first_rows_are_recorded_at_once(plain: Path, tmp_path: Path) -> None:
         rows_per_request=4,
         concurrency=1,
     )
-    append = batch_pipeline.Output.append
+    append = job_output.Output.append
     journal = tmp_path / "out.npz.partial" / "journal.jsonl"
 
     class Killed(BaseException):
@@ -125,8 +125,8 @@ def test_first_rows_are_recorded_at_once(plain: Path, tmp_path: Path) -> None:
         return append(self, chunk)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_pipeline.Output, "append", killed_at_second)
-        patch.setattr(batch_pipeline.Output, "keep", lambda self: None)
+        patch.setattr(job_output.Output, "append", killed_at_second)
+        patch.setattr(job_output.Output, "keep", lambda self: None)
         for run in range(1, 4):
             with pytest.raises(Killed):
                 predict(job)
