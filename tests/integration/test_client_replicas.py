@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError, connect
+from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model
 from support.ports import free_port
 from support.server_process import ServerProcess
@@ -57,6 +58,12 @@ class Scene:
             parameters={"execute_delay_ms": "2000"},
             extra="dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
         )
+        write_identity(root / "models")
+        steps = [
+            ("identity", {"INPUT0": "IN"}, {"OUTPUT0": "row"}),
+            ("narrow", {"INPUT0": "row"}, {"OUTPUT0": "OUT"}),
+        ]
+        write_ensemble(root / "models", "pair", [tensor("IN", dims="-1")], [tensor("OUT", dims="-1")], steps)
         self._ports = [(free_port(), free_port()) for _ in range(2)]
         self._count = 0
         self.servers = [self._start(index) for index in range(2)]
@@ -176,6 +183,9 @@ def test_a_full_queue_sends_requests_elsewhere(scene: Scene, scheme: str) -> Non
             with pytest.raises(InferError, match="Exceeds maximum queue size") as raised:
                 await one.infer("narrow", rows)
             assert (raised.value.code, raised.value.has_begun) == (ErrorCode.UNAVAILABLE, False)
+            with pytest.raises(InferError, match=r"in ensemble 'pair'.*Exceeds maximum queue size") as raised:
+                await one.infer("pair", {"IN": rows["INPUT0"]})
+            assert raised.value.has_begun, "its first step was executed"
             await both.infer("narrow", rows)
             assert [(each.calls, each.moved) for each in both.replicas] == [(1, 0), (1, 1)]
             await asyncio.gather(*busy)

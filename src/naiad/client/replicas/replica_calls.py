@@ -32,6 +32,8 @@ from naiad.core.tensor import Buffer
 
 _AWAY_S = 1.0
 """Between two looks at a server without a connection."""
+_ASIDE_S = 0.25
+"""How long other servers are preferred to one that has refused a call."""
 _LOOK_S = 5.0
 """For the answer to such a look."""
 _RESOLVE_S = 30.0
@@ -224,7 +226,7 @@ class ReplicaCalls:
         if not tried:
             self._begin_call()
             await self._keep_resolved()
-        replica = self._set.choose(tried)
+        replica = self._set.choose(_now_s(), tried)
         if replica is None:
             raise unavailable("no server is left")
         return replica
@@ -237,6 +239,7 @@ class ReplicaCalls:
     @contextlib.contextmanager
     def _noted(self, replica: Replica[Calls]) -> Iterator[None]:
         """Count a call while it is open, and note what it says about its server."""
+        began_s = _now_s()
         replica.call_count += 1
         replica.open_count += 1
         try:
@@ -245,7 +248,9 @@ class ReplicaCalls:
             self._note_away(replica, error.message)
             raise
         else:
-            replica.problem = ""
+            # A server that ends still answers over the connections that it has.
+            if replica.problem and began_s > replica.since_s:
+                replica.problem = ""
         finally:
             replica.open_count -= 1
             if replica.is_removed and not replica.open_count:
@@ -260,6 +265,8 @@ class ReplicaCalls:
         is_safe = not error.has_begun or (retries_begun and isinstance(error, ConnectionFailedError))
         # What a server has refused says more than that another one is away.
         is_left = any(each not in tried and (is_away or not each.problem) for each in self._set.all)
+        if not error.has_begun and not is_away:
+            replica.aside_s = _now_s() + _ASIDE_S
         if not is_safe or not is_left or isinstance(error, ClientClosedError):
             return False
         if not self._budget.take(_now_s()):

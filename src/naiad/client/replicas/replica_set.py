@@ -32,6 +32,7 @@ class Replica(Generic[T]):
     """One server; `calls` sends to it."""
 
     __slots__ = (
+        "aside_s",
         "call_count",
         "calls",
         "is_removed",
@@ -49,6 +50,8 @@ class Replica(Generic[T]):
         self.problem = ""
         self.since_s = 0.0
         """When the problem was seen last."""
+        self.aside_s = 0.0
+        """Until then other servers are preferred, because it has refused a call."""
         self.is_watched = False
         """A task looks whether it is back."""
         self.is_removed = False
@@ -71,15 +74,17 @@ class ReplicaSet(Generic[T]):
             max_entries=_MAX_SEQUENCES, max_bytes=_MAX_SEQUENCES_BYTES, max_entry_bytes=_MAX_SEQUENCE_BYTES
         )
 
-    def choose(self, excluded: Collection[Replica[T]] = ()) -> Replica[T] | None:
+    def choose(self, now_s: float, excluded: Collection[Replica[T]] = ()) -> Replica[T] | None:
         """Return the server for a call; None if all are excluded.
 
+        One that has just refused a call is left out while another one has not: it starts, ends or has full queues.
         While all others are away, the one that has been away for the longest time: it may be back.
         """
         left = [each for each in self.all if each not in excluded]
         ready = [each for each in left if not each.problem]
         if not ready:
             return min(left, key=lambda each: each.since_s, default=None)
+        ready = [each for each in ready if now_s >= each.aside_s] or ready
         self._next += 1
         return ready[self._next % len(ready)]
 

@@ -275,6 +275,8 @@ class RemoteModel(Served):
         address, error = call.address, failure.error
         if failure.is_away:
             address.note_problem(error.message, _now_ns())
+        elif error.code is ErrorCode.UNAVAILABLE:
+            address.check_ns = 0  # it may not be ready any more
         if self._may_move(failure):
             call.tried.append(address)
             try:
@@ -283,8 +285,6 @@ class RemoteModel(Served):
                 pass  # The first reason says more than that no server is left.
             else:
                 return
-        elif error.code is ErrorCode.UNAVAILABLE:
-            address.check_ns = 0
         named = self._named(error, address)
         named.has_begun = failure.has_begun
         self._fail(call, named)
