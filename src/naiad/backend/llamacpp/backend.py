@@ -78,7 +78,7 @@ class LlamaInstance(GeneratingInstance):
     """Generates for one request at a time; llama.cpp computes the next tokens of all instances together."""
 
     def __init__(self, model: LlamaModel) -> None:
-        super().__init__("llamacpp", model.tensors)
+        super().__init__("llamacpp", model.tensors.empty)
         self._model = model
 
     def _generate(self, request: InferRequest, emit: Emit) -> None:

@@ -193,7 +193,7 @@ class OnnxDecoderInstance(GeneratingInstance):
     """Generates for one request at a time, together with the other instances."""
 
     def __init__(self, model: OnnxDecoderModel) -> None:
-        super().__init__("onnx_decoder", model.tensors)
+        super().__init__("onnx_decoder", model.tensors.empty)
         self._model = model
         self._row: DecoderRow | None = None
 

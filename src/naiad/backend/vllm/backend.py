@@ -6,22 +6,20 @@ backend's instances in processes always. vLLM is imported where an engine starts
 
 import logging
 import os
-import time
-from collections.abc import Sequence
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import reason
+from naiad.backend.texts.generation.answer_instance import GeneratingInstance
+from naiad.backend.texts.generation.token_answer import Emit
 from naiad.backend.vllm.async_engine import AsyncEngine
 from naiad.backend.vllm.engine_directory import EngineDirectory
 from naiad.backend.vllm.engine_library import import_library
 from naiad.backend.vllm.engine_request import read_engine_request
 from naiad.backend.vllm.engine_tensors import EngineResponses, check_config, completed_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
 
 _log = logging.getLogger(__name__)
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -84,31 +82,16 @@ class VllmModel(Model):
         os.environ[_VISIBLE_GPUS] = str(spec.device_id)
 
 
-class VllmInstance(Instance):
+class VllmInstance(GeneratingInstance):
     """Hands requests to an engine, which generates for all of them at a time."""
 
     def __init__(self, engine: AsyncEngine, responses: EngineResponses, directory: EngineDirectory) -> None:
+        super().__init__("vllm", responses.empty)
         self._engine = engine
-        self._responses = responses
         self._adapters = directory.adapters
 
-    def execute(self, batch: Batch) -> Sequence[InferResponse]:
-        """Begin to generate for each request of a batch; responses follow, also after the return."""
-        emit = batch.emit
-        if emit is None:
-            raise invalid_argument("the vllm backend executes decoupled models only")
-        batch.compute_start_ns = time.monotonic_ns()
-        for request in batch.requests:
-            try:
-                self._begin(request, batch)
-            except InferError as error:
-                emit(request, InferResponse(self._responses.empty, error=error))
-        batch.compute_end_ns = time.monotonic_ns()
-        return ()
-
-    def _begin(self, request: InferRequest, batch: Batch) -> None:
-        assert batch.emit is not None
-        self._engine.generate(request, read_engine_request(request, self._adapters), batch.emit)
+    def _generate(self, request: InferRequest, emit: Emit) -> None:
+        self._engine.generate(request, read_engine_request(request, self._adapters), emit)
 
     @property
     def says_ready(self) -> bool:

@@ -14,7 +14,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
+from naiad.core.response import InferResponse, ResponseHeader
 
 _PAUSE_S = 0.01
 
@@ -38,12 +38,12 @@ def is_over(answer: TokenAnswer) -> bool:
 
 
 class GeneratingInstance(Instance):
-    """Generates for one request at a time."""
+    """Generates for each request of a batch; the responses may follow later."""
 
-    def __init__(self, backend: str, tensors: ResponseTensors) -> None:
-        """`backend` is its name, for errors."""
+    def __init__(self, backend: str, empty: ResponseHeader) -> None:
+        """`backend` is its name, for errors; `empty` the header of a response with an error."""
         self._backend = backend
-        self._tensors = tensors
+        self._empty = empty
         self._is_interrupted = False
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
@@ -56,7 +56,7 @@ class GeneratingInstance(Instance):
             try:
                 self._generate(request, emit)
             except InferError as error:
-                emit(request, InferResponse(self._tensors.empty, error=error))
+                emit(request, InferResponse(self._empty, error=error))
         batch.compute_end_ns = time.monotonic_ns()
         return ()
 
@@ -70,9 +70,10 @@ class AnswerInstance(GeneratingInstance):
 
     def __init__(self, model_name: str, backend: str, facts: DecoderFacts, tensors: ResponseTensors) -> None:
         """`backend` is its name, for errors."""
-        super().__init__(backend, tensors)
+        super().__init__(backend, tensors.empty)
         self._model_name = model_name
         self._facts = facts
+        self._tensors = tensors
         self._answer: TokenAnswer | None = None
 
     @abc.abstractmethod
