@@ -33,7 +33,7 @@ from support.store_emulators import (
 )
 
 BUCKET = "rows"
-VALUES = np.arange(4000, dtype=np.float32).reshape(2000, 2)
+VALUES = np.arange(1200, dtype=np.float32).reshape(600, 2)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def formats() -> dict[str, bytes]:
     np.save(array, VALUES)
     np.savez_compressed(archive, X=VALUES)
     columns = {f"X_{index}": VALUES[:, index] for index in range(2)}
-    parquet.write_table(pa.table(columns), table, row_group_size=300)
+    parquet.write_table(pa.table(columns), table, row_group_size=100)
     return {
         ".npy": array.getvalue(),
         ".npz": archive.getvalue(),
@@ -112,7 +112,7 @@ def test_a_stored_output_equals_a_file(
 class Ending(Doubling):
     """Ends the run at a row."""
 
-    last = 1500
+    last = 450
 
     async def infer(self, inputs, outputs):
         if (inputs["X"] >= 2 * self.last).any():
