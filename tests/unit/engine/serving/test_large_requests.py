@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, rejected
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements, encode_bytes_elements
@@ -93,6 +93,17 @@ def test_model_that_stops_between_parts_is_an_error() -> None:
     error = only(answers).error
     assert error is not None
     assert error.message == "unloading"
+
+
+def test_a_part_that_was_not_begun_leaves_others() -> None:
+    model = Model()
+    parts, _, answers = large(12, model)
+    parts.start()
+    answer(model.parts[0])
+    answer(model.parts[1], error=rejected("full"))
+    error = only(answers).error
+    assert error is not None
+    assert (error.message, error.has_begun) == ("full", True)
 
 
 def test_cancelled_request_cancels_its_parts() -> None:

@@ -71,6 +71,8 @@ class Dispatcher:
         resources: ModelResources | None = None,
     ) -> None:
         """`resources`: the resources of the instances, with a rate limiter."""
+        self._executes_again = config.sequence_batching.iterative_sequence
+        """Requests in the queue may have been executed before."""
         self.runners = InstanceRunners()
         self.decoupled_responses: DecoupledResponses | None = None
         """Of a decoupled model: collects the responses of requests that stay open beyond their batch."""
@@ -280,7 +282,7 @@ class Dispatcher:
         now_ns = _now_ns()
         for request, error in dropped:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            error.has_begun = False
+            error.has_begun = self._executes_again
             # A queue may keep a stale entry for a while; release the inputs now.
             request.data = ()
             if self.decoupled_responses is not None:

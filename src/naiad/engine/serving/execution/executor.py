@@ -54,6 +54,7 @@ class BatchExecutor:
         workers may have died of.
         """
         self._dispatcher = dispatcher
+        self._is_iterative = is_iterative
         self._decoupled_responses = dispatcher.decoupled_responses
         self._statistics = statistics
         self._response_queue = response_queue
@@ -188,6 +189,7 @@ class BatchExecutor:
                 return
             if error.has_begun and self._decoupled_responses is None:
                 self._suspects.note_death(batch.requests, error.message, _now_ns())
+            error.has_begun = error.has_begun or self._is_iterative  # by an execution before this one
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
