@@ -109,15 +109,13 @@ class _Run:
         checkpoint = await in_thread(self._open_checkpoint, facts)
         try:
             resumed_rows = checkpoint.position.rows
-            set_aside: Mapping[str, str] = {}
             if checkpoint.position.finished and isinstance(checkpoint, JobCheckpoint):
                 self._selection.check()
                 publish(checkpoint)
             else:
-                set_aside = reader.set_aside
                 await self._complete(endpoint, signature, checkpoint, reader)
-            await in_thread(self._selection.commit, reader.set_aside)
-            return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
+            await in_thread(self._selection.commit, [*map(str, reader.unread)])
+            return replace(self._summary(checkpoint, resumed_rows), set_aside=reader.set_aside)
         except BaseException:
             await in_thread(checkpoint.discard_if_empty)
             raise

@@ -82,3 +82,18 @@ def test_reasons_of_files_are_written_once(job: PredictJob, monkeypatch: pytest.
         assert predict(job).rows == 8
     lines = Path(f"{job.output}.rejected.jsonl").read_text().splitlines()
     assert [Path(json.loads(line)["file"]).name for line in lines] == ["a.jsonl"]
+
+
+@pytest.mark.usefixtures("locked")
+def test_kill_before_the_output_appears_hides_no_file(job: PredictJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*arguments: object) -> None:
+        raise RuntimeError("the machine is gone")
+
+    with served(Doubling()):
+        with monkeypatch.context() as patch:
+            patch.setattr(JobCheckpoint, "publish", end)
+            with pytest.raises(RuntimeError, match="the machine is gone"):
+                predict(job)
+        summary = predict(job)
+    assert [Path(each).name for each in summary.set_aside] == ["a.jsonl"]
+    assert (summary.rows, summary.resumed_rows) == (8, 8)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
-from naiad.tools.predict.files.row_formats import has_rows, open_row_file
+from naiad.tools.predict.files.row_formats import OUTPUT_SUFFIXES, has_rows, open_row_file
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
 from naiad.tools.predict.sources.folder import FolderSource
@@ -14,6 +14,8 @@ from naiad.tools.predict.sources.row_source import RowSource
 from naiad.tools.predict.stores.object_path import FilePath, FolderPath, ObjectFolder, ObjectPath
 from naiad.tools.predict.stores.object_patterns import find_objects
 from naiad.tools.predict.stores.store_place import is_store_url
+
+_PARTIAL_SUFFIXES = tuple(f"{each}.partial" for each in OUTPUT_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class NoFileYetError(InferError):
 
 
 class WrittenFiles:
-    """The files that a job writes, which it does not read."""
+    """The files that a job writes, which it does not read, and those below the folders of unfinished outputs."""
 
     def __init__(self, written: Collection[Path | str]) -> None:
         """A `str` is the URL of an object."""
@@ -47,12 +49,19 @@ class WrittenFiles:
         self._paths = {each.resolve() for each in written if isinstance(each, Path)}
 
     def has(self, file: FilePath) -> bool:
-        """Return whether a file is one of them, or below the folder of one that is not complete."""
+        """Return whether a file is one of them, or below the folder of an output that is not complete.
+
+        It is that of any job, also of one that will not be continued: its files have no rows of an input.
+        """
         if isinstance(file, Path):
             path = file.resolve()
-            return path in self._paths or any(f"{each}.partial" in map(str, path.parents) for each in self._paths)
+            return path in self._paths or _is_partial(path.parts[:-1])
         url = str(file)
-        return url in self._urls or any(url.startswith(f"{each}.partial/") for each in self._urls)
+        return url in self._urls or _is_partial(url.split("/")[:-1])
+
+
+def _is_partial(folders: Iterable[str]) -> bool:
+    return any(each.endswith(_PARTIAL_SUFFIXES) for each in folders)
 
 
 def find_files(
@@ -67,7 +76,7 @@ def find_files(
     With `may_be_none` a pattern and a folder may have no file yet.
 
     `written` are the files that the job writes: patterns and folders do not include them, so that the same command
-    finds the same files again. Raises InferError if a file does not exist, or is one of `written`.
+    finds the same files again, and nothing below `NAME.csv.partial` or that of another format of outputs. Raises InferError if a file does not exist, or is one of `written`.
     """
     ours = WrittenFiles(written)
     found: list[InputFiles] = []
@@ -87,7 +96,7 @@ def _on_disk(text: str, ours: WrittenFiles) -> list[InputFiles]:
         return [InputFiles(path, _files_of(path, ours))]
     if path.exists():
         if ours.has(path):
-            raise invalid_argument(f"--input {text} is a file that the job writes; choose another output")
+            raise invalid_argument(f"--input {text} is a file that a job writes; choose another output, or move it")
         return _grouped([path])
     if not glob.has_magic(text):
         raise not_found(f"--input {text}: no such file or folder")
@@ -102,7 +111,7 @@ def _in_store(text: str, ours: WrittenFiles, patience_s: float) -> list[InputFil
     folder, objects = find_objects(text, patience_s)
     files: list[FilePath] = [each for each in objects if not ours.has(each)]
     if objects and not files and not glob.has_magic(text):
-        raise invalid_argument(f"--input {text} is an object that the job writes; choose another output")
+        raise invalid_argument(f"--input {text} is an object that a job writes; choose another output, or move it")
     if not files:
         raise NoFileYetError(f"--input {text}: no object has a name of this pattern")
     return _grouped(files) if folder is None else [InputFiles(folder, files)]

@@ -4,13 +4,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import InferError
 from naiad.tools.predict.files.input_files import InputFiles, open_source
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
+from naiad.tools.predict.rows.outage import is_outage_of_file
 from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sources.row_source import RowSource
+from naiad.tools.predict.stores.object_path import FilePath
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +41,13 @@ class Reader:
         """Check the heads of all files, so that the last one does not fail after hours.
 
         Files among several that cannot be read are set aside, unless the job limits its failed rows. Raises
-        InferError and OSError if no file can be read.
+        InferError and OSError if no file can be read, or one cannot be read now.
         """
         self._files: list[InputFiles] = []
         self.set_aside: dict[str, str] = {}
-        """Files that cannot be read, with the reasons."""
+        """Files that cannot be read, and folders of such, with the reasons."""
+        self.unread: list[FilePath] = []
+        """All of these files, also those of the folders."""
         self._job = job
         self._signature = signature
         self._source: RowSource | None = None
@@ -66,12 +70,12 @@ class Reader:
 
     def _set_aside(self, file: InputFiles, error: InferError | OSError, *, is_last: bool) -> None:
         """Remember why a file cannot be read; raise the error if that ends the job."""
-        is_of_store = isinstance(error, InferError) and error.code is ErrorCode.UNAVAILABLE
-        if is_of_store or self._job.max_failed_rows is not None or (is_last and not self._files):
+        if is_outage_of_file(error) or self._job.max_failed_rows is not None or (is_last and not self._files):
             raise error
         reason = getattr(error, "message", "").strip() or str(error)
         reason = reason.removeprefix(f"{file.path}: ")  # The file is named in front of it.
         self.set_aside[str(file.path)] = reason
+        self.unread += file.all
         _log.warning("%s is set aside: %s", file.path, reason)
 
     def skip(self, count: int) -> int:

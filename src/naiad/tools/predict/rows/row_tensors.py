@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import InferError
 from naiad.core.tensor import Array, Shape
 from naiad.protocol.pictures import PictureReader
 from naiad.tools.predict.rows.chunk import ABSENT, Chunk, Column, FileRows, Group
+from naiad.tools.predict.rows.outage import is_outage
 from naiad.tools.predict.rows.picture_files import PictureFiles
 from naiad.tools.predict.stores.object_path import FolderPath
 from naiad.tools.values.conversion import array_of_array, array_of_raw, array_of_values, strings
@@ -107,7 +108,7 @@ def _of_pictures(
             else:
                 rows[offset] = pictures.row({"path": value} if isinstance(value, str) else value, files.read)
         except (InputError, InferError) as error:
-            if isinstance(error, InferError) and error.code is ErrorCode.UNAVAILABLE:
+            if isinstance(error, InferError) and is_outage(error):
                 raise  # an object store, which says nothing about the row
             failures[offset] = f"{where}: {error.message}" if isinstance(error, InferError) else str(error)
     return _Converted(None, rows)

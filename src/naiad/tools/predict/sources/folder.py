@@ -10,6 +10,7 @@ from naiad.core.errors import invalid_argument
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
+from naiad.tools.predict.rows.outage import is_outage_of_file
 from naiad.tools.predict.sources.row_source import single_input
 from naiad.tools.predict.stores.object_path import FilePath, FolderPath
 
@@ -40,7 +41,7 @@ class FolderSource:
             if key != FILE_KEY:
                 raise invalid_argument(f"{path}: files as rows have no column '{key}', only '{FILE_KEY}'")
         self._name = tensor.name
-        self.total_bytes = sum(file.stat().st_size for file in files)
+        self.total_bytes = sum(map(_size, files))
         self._row = self._done = 0
 
     @property
@@ -60,12 +61,15 @@ class FolderSource:
     def skip(self, count: int) -> int:
         """Pass over files."""
         count = min(count, len(self._files) - self._row)
-        self._done += sum(file.stat().st_size for file in self._files[self._row : self._row + count])
+        self._done += sum(map(_size, self._files[self._row : self._row + count]))
         self._row += count
         return count
 
     def read(self, max_rows: int, max_bytes: int) -> FileRows | None:
-        """Return the next files; None at the end. A file that cannot be read is a failed row."""
+        """Return the next files; None at the end. A file that cannot be read is a failed row.
+
+        Raises OSError and InferError for one that cannot be read now.
+        """
         first, start = self._row, self._done
         values: list[Any] = []
         failures: dict[int, str] = {}
@@ -75,6 +79,8 @@ class FolderSource:
             try:
                 values.append(self._content(file))
             except (OSError, ValueError) as error:
+                if is_outage_of_file(error):
+                    raise
                 failures[len(values)] = f"{file}: {getattr(error, 'strerror', None) or error}"
                 values.append(ABSENT)
         if not values:
@@ -92,3 +98,13 @@ class FolderSource:
             raise ValueError(f"the file has {size >> 20} MiB; at most {MAX_FILE_BYTES >> 20} MiB are read")
         content = file.read_bytes()
         return content if self._is_bytes else np.frombuffer(content, np.uint8).tolist()
+
+
+def _size(file: FilePath) -> int:
+    """Return the size of a file, 0 of one that is gone: it will be a failed row."""
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        if is_outage_of_file(error):
+            raise
+        return 0

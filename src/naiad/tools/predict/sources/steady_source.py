@@ -9,8 +9,9 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import InferError
 from naiad.tools.predict.rows.chunk import FileRows
+from naiad.tools.predict.rows.outage import is_outage
 from naiad.tools.predict.sources.row_source import RowSource
 from naiad.tools.predict.stores.object_path import FilePath, FolderPath
 
@@ -129,7 +130,5 @@ class SteadySource:
 
 
 def _ends_the_job(error: InferError | OSError) -> bool:
-    """Return whether an error says nothing about rows: of an object store, or a file that is not there any more."""
-    if isinstance(error, InferError):
-        return error.code is ErrorCode.UNAVAILABLE
-    return error.errno == errno.ENOENT
+    """Return whether an error says nothing about rows: an outage, or a file that is not there any more."""
+    return is_outage(error) or (isinstance(error, OSError) and error.errno == errno.ENOENT)

@@ -380,7 +380,7 @@ def test_files_of_the_job_are_no_inputs(tmp_path: Path, monkeypatch) -> None:
     lines(tmp_path / "in.jsonl", {"TEXT": "a"})
     lines(tmp_path / "out.jsonl", {"TEXT": "b"})
     assert values(chunks("*.jsonl", signature(TEXT)), "TEXT") == [[b"a"]]
-    with pytest.raises(InferError, match="a file that the job writes"):
+    with pytest.raises(InferError, match="a file that a job writes"):
         chunks("out.jsonl", signature(TEXT))
 
 
