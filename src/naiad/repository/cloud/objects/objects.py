@@ -7,25 +7,22 @@ import contextlib
 import functools
 import logging
 import os
-import random
-import re
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.repository.cloud.objects.credentials import Credential
-from naiad.repository.cloud.objects.object_failures import Failure, ObjectFailure, classify
-from naiad.repository.cloud.objects.provider import BRIEF_S, FIXES, WRITE_FIXES, is_installed, make_client
+from naiad.repository.cloud.objects.provider import WRITE_FIXES
 from naiad.repository.cloud.objects.s3_names import is_path, name_behind, names_below
+from naiad.repository.cloud.objects.store_requests import FIRST_PAUSE_S, StoreRequests, bad_key
 from naiad.repository.cloud.objects.stored_object import (
     BadKeyError,
     ObjectChangedError,
     StoredObject,
+    StoreError,
     Version,
     identity_of,
     stored_object,
@@ -34,10 +31,6 @@ from naiad.repository.cloud.url import CloudUrl
 
 _log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
-"""How often a request is made at most."""
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 5.0
 _SMALL_S = 15.0
 """Limit of a request for a small object, see `brief`."""
 _PART_BYTES = 16 << 20
@@ -48,20 +41,14 @@ _MAX_UPLOAD_PARTS = 9000
 """Of one object; S3 allows 10,000."""
 _UPLOADS = 4
 """Parts of one object that are sent at the same time."""
-_UPLOAD_RETRIES = 10
-"""Of each part."""
 _LISTING_CHUNK = 1000
 _MOST_BAD_NAMES = 100
 """Names that are no paths, beyond which a listing fails."""
 _MAX_OBJECTS = 1_000_000
 """Objects that one repository may have; a listing of more is a wrong path."""
 
-_BAD_PATH = re.compile(r'Path "(.*?)"(?:: | contained)', re.DOTALL)
 
-T = TypeVar("T")
-
-
-class ObjectStore:
+class ObjectStore(StoreRequests):
     """Lists and fetches the objects below a URL. Its methods are called from several threads."""
 
     def __init__(
@@ -70,7 +57,7 @@ class ObjectStore:
         credential: Credential,
         environ: Mapping[str, str],
         *,
-        first_pause_s: float = _FIRST_PAUSE_S,
+        first_pause_s: float = FIRST_PAUSE_S,
         part_bytes: int = _PART_BYTES,
         limit_s: float | None = None,
         patience_s: float | None = None,
@@ -82,19 +69,16 @@ class ObjectStore:
         waits for a store that is busy. `write_fixes`: by scheme, what to do when writing is denied. Raises
         InferError(UNSUPPORTED) when the library is not there.
         """
-        is_installed(url)
-        self.url = url
-        self._credential = credential
-        self._environ = environ
-        self._first_pause_s = first_pause_s
+        super().__init__(
+            url,
+            credential,
+            environ,
+            first_pause_s=first_pause_s,
+            limit_s=limit_s,
+            patience_s=patience_s,
+            write_fixes=write_fixes,
+        )
         self._part_bytes = part_bytes
-        self._lock = threading.Lock()
-        self._client: Any = None
-        self._is_anonymous = False
-        self._usual_limit_s = self._limit_s = limit_s
-        self._patience_s = patience_s
-        self._write_fixes = write_fixes
-        self._has_answered = False
         self.bad_names: dict[str, str] = {}
         """Names that are no paths, directly below the URL, with the errors that were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
@@ -116,7 +100,7 @@ class ObjectStore:
         for name in directories:
             if not is_path(name):
                 key = f"{self.url.prefix}/{name}/".removeprefix("/")
-                self._report(_bad_key(f"listing {self.url.text}", f"the key {excerpt(repr(key))}", key))
+                self._report(bad_key(f"listing {self.url.text}", f"the key {excerpt(repr(key))}", key))
         return list(filter(is_path, directories)), list(filter(is_path, objects))
 
     def _report(self, error: BadKeyError) -> None:
@@ -125,7 +109,7 @@ class ObjectStore:
             _log.error("%s", error.message)
 
     def _list_top(self) -> tuple[list[str], list[str]]:
-        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._reading()))
         objects = [str(meta["path"]) for meta in found["objects"]]
         return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
 
@@ -161,7 +145,7 @@ class ObjectStore:
 
     def top_objects(self) -> list[StoredObject]:
         """Return the objects directly below the URL. Raises InferError."""
-        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._reading()))
         return [stored_object(meta) for meta in found["objects"] if meta["path"]]
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
@@ -174,12 +158,13 @@ class ObjectStore:
 
     def _list(self, below: str, behind: str = "") -> list[StoredObject]:
         found: list[StoredObject] = []
-        listing = _library().list(self._connected(), below or None, offset=behind or None, chunk_size=_LISTING_CHUNK)
+        listing = _library().list(self._reading(), below or None, offset=behind or None, chunk_size=_LISTING_CHUNK)
         for chunk in listing:
             found += [stored_object(meta) for meta in chunk if meta["path"]]
             if len(found) > _MAX_OBJECTS:
-                raise invalid_argument(
-                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket"
+                raise StoreError(
+                    ErrorCode.INVALID_ARG,
+                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket",
                 )
         return found
 
@@ -218,7 +203,7 @@ class ObjectStore:
         """Bring one part; return the identity of the object that it came from."""
         end = min(start + self._part_bytes, item.size_bytes)
         options: dict[str, Any] = {} if end == item.size_bytes and not start else {"range": (start, end)}
-        answer = _library().get(self._connected(), item.key, options=options)
+        answer = _library().get(self._reading(), item.key, options=options)
         identity = identity_of(answer.meta)
         if identity != item.identity and self._is_gone(item):
             raise ObjectChangedError(self.url.of(item.key))
@@ -241,7 +226,7 @@ class ObjectStore:
             return b""
 
         def get() -> bytes:
-            answer = _library().get(self._connected(), item.key, options={"range": (start, end)})
+            answer = _library().get(self._reading(), item.key, options={"range": (start, end)})
             if identity_of(answer.meta) != item.identity and self._is_gone(item):
                 raise ObjectChangedError(self.url.of(item.key))
             content = bytes(answer.bytes())
@@ -270,7 +255,7 @@ class ObjectStore:
 
     def _near(self, item: StoredObject) -> Sequence[Sequence[Mapping[str, Any]]]:
         above = item.key.rpartition("/")[0]
-        return list(_library().list(self._connected(), above or None, chunk_size=_LISTING_CHUNK))
+        return list(_library().list(self._reading(), above or None, chunk_size=_LISTING_CHUNK))
 
     # --- small objects ----------------------------------------------------------------------------------------------
 
@@ -282,43 +267,71 @@ class ObjectStore:
 
         def get() -> tuple[bytes, Version] | None:
             try:
-                answer = _library().get(self._connected(), key)
+                answer = _library().get(self._reading(), key)
             except FileNotFoundError:
                 return None
             if int(answer.meta["size"]) > max_bytes:
-                content = bytes(_library().get_range(self._connected(), key, start=0, end=max_bytes))
+                content = bytes(_library().get_range(self._reading(), key, start=0, end=max_bytes))
             else:
                 content = bytes(answer.bytes())
-            marks = {name: answer.meta.get(name) for name in ("e_tag", "version")}
-            return content, {name: str(value) for name, value in marks.items() if value}
+            return content, _version(answer.meta)
 
         return self._attempt(f"reading {self.url.of(key)}", get)
 
-    def write(self, key: str, content: bytes, replaced: Version | None) -> None:
-        """Write an object in place of a version of it, None for a new one.
+    def write(self, key: str, content: bytes, replaced: Version | None) -> Version:
+        """Write an object in place of a version of it, None for a new one; return its version, empty if unknown.
 
         Raises InferError, and ObjectChangedError if another version is there. A store that knows no conditions
         writes without one.
         """
+        library, tries = _library(), 0
 
-        def put(mode: object) -> None:
-            library = _library()
+        def put(mode: object) -> Version:
             try:
-                library.put(self._connected(), key, content, mode=mode, use_multipart=False)
+                answer = library.put(self._writing(), key, content, mode=mode, use_multipart=False)
+                return _version(answer)
             except (library.exceptions.AlreadyExistsError, library.exceptions.PreconditionError) as error:
-                raise ObjectChangedError(self.url.of(key)) from error
+                # An attempt before may have written it, and only its answer did not come.
+                version = self._version_of(key, content) if tries > 1 else None
+                if version is None:
+                    raise ObjectChangedError(self.url.of(key)) from error
+                return version
             except (NotImplementedError, library.exceptions.NotSupportedError):
                 if mode == "overwrite":
                     raise
-                put("overwrite")
+                return put("overwrite")
 
-        mode = "create" if replaced is None else replaced or "overwrite"
-        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode), self._write_fixes)
+        def attempt() -> Version:
+            nonlocal tries
+            tries += 1
+            return put("create" if replaced is None else replaced or "overwrite")
+
+        return self._attempt_write(f"writing {self.url.of(key)}", attempt)
+
+    def _version_of(self, key: str, content: bytes) -> Version | None:
+        """Return the version of an object with this content; None if it has another, or is not there."""
+        try:
+            answer = _library().get(self._writing(), key)
+        except FileNotFoundError:
+            return None
+        is_equal = int(answer.meta["size"]) == len(content) and bytes(answer.bytes()) == content
+        return _version(answer.meta) if is_equal else None
 
     def move(self, key: str, target: str) -> None:
         """Give an object another name. Raises InferError."""
-        action = f"renaming {self.url.of(key)}"
-        self._attempt(action, lambda: _library().rename(self._connected(), key, target), self._write_fixes)
+        tries = 0
+
+        def rename() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                _library().rename(self._writing(), key, target)
+            except FileNotFoundError:
+                if tries == 1:
+                    raise
+                _library().head(self._writing(), target)  # an attempt before has done it, if this finds it
+
+        self._attempt_write(f"renaming {self.url.of(key)}", rename)
 
     # --- results of long work ---------------------------------------------------------------------------------------
 
@@ -327,7 +340,7 @@ class ObjectStore:
 
         def head() -> StoredObject | None:
             try:
-                meta = _library().head(self._connected(), key)
+                meta = _library().head(self._reading(), key)
             except FileNotFoundError:
                 return None
             return replace(stored_object(meta), key=key)
@@ -346,18 +359,43 @@ class ObjectStore:
             options: dict[str, Any] = {"use_multipart": size > part_bytes, "chunk_size": part_bytes}
             _library().put(self._uploading(), key, path, max_concurrency=_UPLOADS, **options)
 
-        self._attempt(f"writing {self.url.of(key)}", put, self._write_fixes)
+        self._attempt_write(f"writing {self.url.of(key)}", put)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are no error. Raises InferError."""
         for start in range(0, len(keys), _LISTING_CHUNK):
             some = list(keys[start : start + _LISTING_CHUNK])
             action = f"removing {self.url.of(some[0])}"
-            self._attempt(action, functools.partial(self._delete, some), self._write_fixes)
+            self._attempt_write(action, functools.partial(self._delete, some))
 
     def _delete(self, keys: Sequence[str]) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            _library().delete(self._connected(), keys)
+        try:
+            _library().delete(self._writing(), keys)
+        except FileNotFoundError:
+            # Some stores end with the first one that is not there.
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError):
+                    _library().delete(self._writing(), key)
+
+    def delete_below(self, below: str, kept: Collection[str] = (), check: Callable[[], object] = tuple) -> None:
+        """Remove all objects whose keys begin with `below` and a slash, all of the URL for "", except those `kept`.
+
+        `check` is called before each thousand, and raises what ends the work. Raises InferError.
+        """
+        before: list[str] = []
+        while keys := self._attempt(f"listing {self.url.of(below)}", lambda: self._page(below, kept)):
+            if keys == before:
+                raise StoreError(ErrorCode.INTERNAL, f"{self.url.of(keys[0])} was removed, and is still there")
+            check()
+            self.delete(keys)
+            before = keys
+
+    def _page(self, below: str, kept: Collection[str]) -> list[str]:
+        """Return some keys; none if there are none."""
+        for chunk in _library().list(self._reading(), below or None, chunk_size=_LISTING_CHUNK):
+            if keys := [key for meta in chunk if (key := str(meta["path"])) and key not in kept]:
+                return keys
+        return []
 
     def brief(self) -> "ObjectStore":
         """Return the same objects, for small ones that a caller waits for."""
@@ -365,113 +403,10 @@ class ObjectStore:
             self.url, self._credential, self._environ, first_pause_s=self._first_pause_s, limit_s=_SMALL_S
         )
 
-    def be_brief(self) -> None:
-        """Give up within seconds until the first answer: what the store had before can be used without it."""
-        with self._lock:
-            self._limit_s, self._client = BRIEF_S, None
 
-    # --- attempts ---------------------------------------------------------------------------------------------------
-
-    def _attempt(self, action: str, work: Callable[[], T], fixes: Mapping[str, str] = FIXES) -> T:
-        """Do something that may fail in passing, a few times if need be. `fixes`: of denied access, by scheme.
-
-        Raises InferError.
-        """
-        start_s = time.monotonic()
-        attempt = 1
-        while True:
-            was_anonymous = self._is_anonymous
-            try:
-                answer = work()
-                self._has_answered = True
-                self._end_brevity()
-                return answer
-            except (InferError, ObjectChangedError):
-                raise
-            except OSError as error:
-                if error.errno is not None:
-                    raise internal(f"{action} failed: {error.strerror}; check the disk of the cache") from error
-                failure = classify(error)
-            except Exception as error:
-                failure = classify(error)
-            if failure.kind is ObjectFailure.NO_CREDENTIAL and not was_anonymous:
-                self._go_on_without_credential()
-                continue
-            elapsed_s = time.monotonic() - start_s
-            self._has_answered |= failure.is_answer
-            is_last = self._is_last(attempt, elapsed_s)
-            if failure.kind is not ObjectFailure.PASSING or is_last:
-                raise self._refusal(action, failure, attempt, elapsed_s, fixes[self.url.scheme])
-            pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
-            _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
-            attempt += 1
-            time.sleep(pause_s)
-
-    def _is_last(self, attempt: int, elapsed_s: float) -> bool:
-        """Return whether there is no further attempt."""
-        if self._limit_s is not None and elapsed_s >= self._limit_s:
-            return True
-        if self._patience_s is not None and self._has_answered:
-            return elapsed_s >= self._patience_s
-        return attempt >= ATTEMPTS
-
-    def _end_brevity(self) -> None:
-        """Give requests their usual time from now on, since the store answers."""
-        if self._limit_s != self._usual_limit_s:
-            with self._lock:
-                self._limit_s, self._client = self._usual_limit_s, None
-
-    def _go_on_without_credential(self) -> None:
-        """Read without a credential from now on, as public objects allow."""
-        with self._lock:
-            if not self._is_anonymous:
-                self._is_anonymous = True
-                self._client = None
-
-    def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float, fix: str) -> InferError:
-        source = self._credential.source
-        if failure.kind is ObjectFailure.MISSING:
-            return not_found(f"{action} failed: it is not there ({failure.text}); check bucket, path and region")
-        if failure.kind in (ObjectFailure.DENIED, ObjectFailure.NO_CREDENTIAL):
-            used = f"no credential was found ({source})" if self._is_anonymous else f"credential used: {source}"
-            return invalid_argument(f"{action} failed: access is denied ({failure.text}); {used}; {fix}")
-        if failure.kind is ObjectFailure.PASSING:
-            return unavailable(
-                f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
-                f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
-            )
-        if failure.kind is ObjectFailure.BAD_KEY:
-            found = _BAD_PATH.search(failure.text)
-            key = found[1] if found else ""
-            return _bad_key(action, f"the key {excerpt(repr(key))}" if key else excerpt(failure.text), key)
-        return internal(f"{action} failed: {failure.text}; credential used: {source}")
-
-    def _connected(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._client = make_client(
-                    self.url,
-                    self._credential,
-                    self._environ,
-                    anonymous=self._is_anonymous,
-                    limit_s=self._limit_s,
-                )
-            return self._client
-
-    def _uploading(self) -> Any:
-        """Return a client that itself repeats a part of an upload, not all parts after an error of one."""
-        return make_client(
-            self.url,
-            self._credential,
-            self._environ,
-            anonymous=self._is_anonymous,
-            limit_s=self._limit_s,
-            retries=_UPLOAD_RETRIES,
-        )
-
-
-def _bad_key(action: str, what: str, key: str) -> BadKeyError:
-    return BadKeyError(f"{action} failed: {what} cannot be the path of a file; remove or rename that object", key)
+def _version(meta: Mapping[str, Any]) -> Version:
+    marks = {name: meta.get(name) for name in ("e_tag", "version")}
+    return {name: str(value) for name, value in marks.items() if value}
 
 
 def _library() -> Any:

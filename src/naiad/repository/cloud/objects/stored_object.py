@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.core.errors import ErrorCode, InferError
+from naiad.repository.cloud.objects.object_failures import ObjectFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,26 @@ class StoredObject:
     """When it was written, by the clock of the store, which may be rounded to seconds."""
 
 
-class BadKeyError(InferError):
+class StoreError(InferError):
+    """A store has not done what was asked: it is away or busy, it denies access, or something is not there.
+
+    It is about the store and the credential, not about the content of an object.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, failure: ObjectFailure = ObjectFailure.OTHER) -> None:
+        super().__init__(code, message)
+        self.failure = failure
+
+    def with_message(self, message: str) -> "StoreError":
+        """Return the same failure with another message."""
+        return StoreError(self.code, message, self.failure)
+
+
+class BadKeyError(StoreError):
     """A listing has an object whose name is no path. The library returns nothing of the page that it is on."""
 
     def __init__(self, message: str, key: str) -> None:
-        super().__init__(ErrorCode.INVALID_ARG, message)
+        super().__init__(ErrorCode.INVALID_ARG, message, ObjectFailure.BAD_KEY)
         self.key = key
         """The name in the bucket, empty if it is not known."""
 
