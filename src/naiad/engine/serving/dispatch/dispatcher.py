@@ -274,13 +274,13 @@ class Dispatcher:
         return have_ended and not left
 
     def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
-        """Fail requests that left the queue without execution."""
+        """Fail requests that left the queue."""
         if not dropped:
             return
         now_ns = _now_ns()
         for request, error in dropped:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            error.has_begun = False
+            error.has_begun = self.have_executed((request,))
             # A queue may keep a stale entry for a while; release the inputs now.
             request.data = ()
             if self.decoupled_responses is not None:
@@ -413,6 +413,10 @@ class Dispatcher:
         if self.open_requests is not None:
             self.open_requests.bind_loop_thread()
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
+
+    def have_executed(self, requests: Sequence[InferRequest]) -> bool:
+        """Return whether an instance has executed any of these queued or taken requests before."""
+        return False
 
     def put_back(self, batch: Batch) -> bool:
         """Queue the requests of a batch again that its instance has not begun; return False if that is impossible.

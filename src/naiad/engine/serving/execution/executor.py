@@ -188,6 +188,8 @@ class BatchExecutor:
                 return
             if error.has_begun and self._decoupled_responses is None:
                 self._suspects.note_death(batch.requests, error.message, _now_ns())
+            # Another server must not repeat what earlier executions of a request have done.
+            error.has_begun = error.has_begun or self._dispatcher.have_executed(batch.requests)
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
