@@ -299,14 +299,9 @@ def test_stop_finishes_accepted_requests_and_rejects_new(serve: Serve, loop: Ste
     assert instance.closed
 
 
-@pytest.mark.parametrize("is_iterative", [False, True])
-def test_an_abort_knows_what_had_begun(serve: Serve, loop: StepLoop, is_iterative: bool) -> None:
+def test_an_abort_knows_what_had_begun(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
-    made = config()
-    if is_iterative:  # what waits there may have been executed before
-        made.sequence_batching.iterative_sequence = True
-        made.sequence_batching.oldest.max_candidate_sequences = 1
-    model = serve([ScriptedInstance(gate)], made)
+    model = serve([ScriptedInstance(gate)])
     model.submit(now_request(answers, "running"))
     gate.reached.acquire()
     model.submit(now_request(answers, "waiting"))
@@ -316,7 +311,7 @@ def test_an_abort_knows_what_had_begun(serve: Serve, loop: StepLoop, is_iterativ
     errors = {name: response.error for name, response in answers.received}
     assert {name: error.has_begun for name, error in errors.items() if error} == {
         "running": True,
-        "waiting": is_iterative,
+        "waiting": False,
     }
 
 

@@ -71,8 +71,6 @@ class Dispatcher:
         resources: ModelResources | None = None,
     ) -> None:
         """`resources`: the resources of the instances, with a rate limiter."""
-        self._executes_again = config.sequence_batching.iterative_sequence
-        """Requests in the queue may have been executed before."""
         self.runners = InstanceRunners()
         self.decoupled_responses: DecoupledResponses | None = None
         """Of a decoupled model: collects the responses of requests that stay open beyond their batch."""
@@ -276,13 +274,13 @@ class Dispatcher:
         return have_ended and not left
 
     def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
-        """Fail requests that left the queue without execution."""
+        """Fail requests that left the queue."""
         if not dropped:
             return
         now_ns = _now_ns()
         for request, error in dropped:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            error.has_begun = self._executes_again
+            error.has_begun = self.have_executed((request,))
             # A queue may keep a stale entry for a while; release the inputs now.
             request.data = ()
             if self.decoupled_responses is not None:
@@ -415,6 +413,10 @@ class Dispatcher:
         if self.open_requests is not None:
             self.open_requests.bind_loop_thread()
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
+
+    def have_executed(self, requests: Sequence[InferRequest]) -> bool:
+        """Return whether an instance has executed any of these queued or taken requests before."""
+        return False
 
     def put_back(self, batch: Batch) -> bool:
         """Queue the requests of a batch again that its instance has not begun; return False if that is impossible.

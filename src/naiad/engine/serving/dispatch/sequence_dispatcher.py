@@ -65,6 +65,10 @@ class IterativeRequests:
             correlation_id = str(number) if self._has_text_ids else number
         request.header = header.in_sequence(correlation_id, is_first=True)
 
+    def has_executed(self, request: InferRequest) -> bool:
+        """Return whether a request was put back after an execution; it is then not the first of its sequence."""
+        return not request.header.sequence_start
+
     def go_on(
         self, done: Sequence[InferRequest], again: Sequence[InferRequest], now_ns: int
     ) -> list[tuple[InferRequest, InferError]]:
@@ -82,13 +86,13 @@ class IterativeRequests:
         return dropped
 
     def _put_back(self, request: InferRequest, now_ns: int) -> InferError | None:
-        if request.cancelled:
-            return cancelled_request()
         header = request.header
         # Controls and states were appended to the client's inputs.
         request.data = request.data[: len(header.inputs)]
         if header.sequence_start:
             request.header = header.in_sequence(header.sequence_id, is_first=False)
+        if request.cancelled:
+            return cancelled_request()
         if self._scheduler.reschedule(request, now_ns):
             return None
         message = f"{request_prefix(request.id)}the sequence of this request has ended while it was executed"
@@ -213,6 +217,10 @@ class SequenceDispatcher(Dispatcher):
         self._drop(dropped)
         if other is not None:
             other.wake_now()
+
+    def have_executed(self, requests: Sequence[InferRequest]) -> bool:
+        """Return whether any of these requests was put back after an execution: only iterative ones are."""
+        return self._iterative is not None and any(map(self._iterative.has_executed, requests))
 
     def replace_runners(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
         """Continue with these runners. Leaving ones continue their sequences, and get no new ones."""

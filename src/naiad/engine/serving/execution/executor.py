@@ -54,7 +54,6 @@ class BatchExecutor:
         workers may have died of.
         """
         self._dispatcher = dispatcher
-        self._is_iterative = is_iterative
         self._decoupled_responses = dispatcher.decoupled_responses
         self._statistics = statistics
         self._response_queue = response_queue
@@ -189,7 +188,8 @@ class BatchExecutor:
                 return
             if error.has_begun and self._decoupled_responses is None:
                 self._suspects.note_death(batch.requests, error.message, _now_ns())
-            error.has_begun = error.has_begun or self._is_iterative  # by an execution before this one
+            # Another server must not repeat what earlier executions of a request have done.
+            error.has_begun = error.has_begun or self._dispatcher.have_executed(batch.requests)
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from naiad.core.errors import cause_of
 from naiad.files.json_records import read_record
 from naiad.tools.optimize.converters.conversion_plan import installed_packages
 from naiad.tools.optimize.correctness.runners.isolated import CandidateLimits, IsolatedRunner
@@ -87,7 +88,7 @@ class _Verifying:
             result = json.loads((evidence / RESULT).read_text(encoding="utf-8"))
             self._served = _served(result, contents.manifest.candidate)
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, *_TOO_MUCH) as error:
-            raise DamagedPackageError(contents.path, [f"its evidence is not complete: {error!r}"]) from error
+            raise DamagedPackageError(contents.path, [f"its evidence is not complete: {cause_of(error)}"]) from error
 
     def run(self, profile_s: float, limits: CandidateLimits | None) -> Verification:
         manifest = self._contents.manifest
