@@ -25,7 +25,7 @@ from naiad.client.replicas.replica_set import Replica, ReplicaSet, ReplicaState
 from naiad.client.transport.grpc import GrpcCalls
 from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, unavailable
+from naiad.core.errors import InferError, excerpt
 from naiad.core.limits.retry_budget import RetryBudget
 from naiad.core.model import ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
@@ -84,6 +84,7 @@ class ReplicaCalls:
         self._resolve = resolve
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_at_s = 0.0
+        self._resolve_problem = "the name has no address yet"
         self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each.url, open_calls(each)) for each in addresses])
         self._leaving: set[Replica[Calls]] = set()
         """Servers that the name does not have any more, with calls in progress."""
@@ -171,9 +172,12 @@ class ReplicaCalls:
     def close(self) -> None:
         """Close all connections; calls in progress fail with ClientClosedError."""
         self._closed_count += 1
-        for task in (*self._watching.values(), *([self._resolving] if self._resolving else [])):
+        for task in self._watching.values():
             task.cancel()
         self._watching.clear()
+        if self._resolving is not None:
+            self._resolving.cancel()
+            self._resolving, self._resolve_at_s = None, 0.0
         for replica in (*self._set.all, *self._leaving):
             replica.problem = ""  # nothing looks at it any more
             replica.calls.close()
@@ -254,13 +258,13 @@ class ReplicaCalls:
             return error
 
     async def _choose(self, tries: "_Tries") -> Replica[Calls]:
-        """Return the server for the next try. Raises InferError(UNAVAILABLE) if a name has no address."""
+        """Return the server for the next try. Raises NotConnectedError if a name has no address."""
         if not tries.replicas:
             self._begin_call()
             await self._keep_resolved(tries.began)
         replica = self._set.choose(_now_s(), tries.replicas)
         if replica is None:
-            raise unavailable("no server is left")
+            raise NotConnectedError("the name has no address")
         return replica
 
     def _begin_call(self) -> None:
@@ -350,14 +354,20 @@ class ReplicaCalls:
 
     async def _first_addresses(self) -> None:
         """Wait for the look-up that has begun. Raises what it raises."""
-        if self._resolving is None:
-            raise unavailable("the name has no address yet; it is looked up once a second")
-        await asyncio.shield(self._resolving)
+        looking = self._resolving
+        if looking is None:
+            raise NotConnectedError(f"{self._resolve_problem}; it is looked up once a second")
+        await asyncio.wait([looking])
+        if looking.cancelled():
+            raise ClientClosedError
+        looking.result()
 
     def _looked_up(self, done: "asyncio.Task[None]") -> None:
-        self._resolving = None
-        if not done.cancelled():
-            done.exception()  # calls that wait have raised it; with addresses the known ones stay
+        if self._resolving is done:  # after a close there may be a new one
+            self._resolving = None
+        if not done.cancelled() and (error := done.exception()) is not None:
+            # Calls that wait raise it; with addresses the known ones stay.
+            self._resolve_problem = str(error)
 
     async def _look_up(self, resolve: Callable[[], Awaitable[Sequence[ServerAddress]]]) -> None:
         found = {each.url: each for each in await resolve()}

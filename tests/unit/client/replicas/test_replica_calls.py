@@ -467,3 +467,66 @@ def test_servers_that_left_end_with_the_client(monkeypatch: pytest.MonkeyPatch) 
         await last
 
     run(body)
+
+
+def test_every_call_without_an_address_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown() -> Sequence[Any]:
+        raise NotConnectedError("no address of 'naiad'")
+
+    async def nothing() -> Sequence[Any]:
+        return ()
+
+    async def body() -> None:
+        scene = Scene((), resolve=unknown)
+        with pytest.raises(NotConnectedError, match=r"^no address of 'naiad'$"):
+            await scene.infer()
+        for call in CALLS.values():
+            with pytest.raises(NotConnectedError, match=r"^no address of 'naiad'; it is looked up once a second$"):
+                await call(scene.calls)
+        with pytest.raises(NotConnectedError, match="the name has no address"):
+            await Scene((), resolve=nothing).infer()
+
+    run(body)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_close_ends_the_wait_for_a_name(call: Callable[[ReplicaCalls], Awaitable[Any]]) -> None:
+    go_on = asyncio.Event()
+
+    async def resolve() -> Sequence[Any]:
+        await go_on.wait()
+        return [parse_address("grpc://a")]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        for is_found in (False, True):
+            waiting = asyncio.ensure_future(call(scene.calls))
+            await asyncio.sleep(0.001)
+            if is_found:
+                go_on.set()
+                while not scene.servers:
+                    await asyncio.sleep(0)
+            scene.calls.close()
+            with pytest.raises(ClientClosedError):
+                await waiting
+        await call(scene.calls)  # a closed client may be used again
+        scene.calls.close()
+
+    run(body)
+
+
+def test_a_cancelled_call_leaves_the_look_up_to_others() -> None:
+    async def resolve() -> Sequence[Any]:
+        await asyncio.sleep(0.01)
+        return [parse_address("grpc://a")]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        first, second = asyncio.create_task(scene.infer()), asyncio.create_task(scene.infer())
+        await asyncio.sleep(0.001)
+        first.cancel()
+        assert await second == "grpc://a"
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    run(body)
