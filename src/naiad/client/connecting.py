@@ -34,12 +34,11 @@ class NotConnectedError(ConnectionFailedError):
 
 
 class ClientClosedError(ConnectionFailedError):
-    """The client was closed while the request waited for a connection."""
+    """The client was closed while the request waited for a connection, or for its response (`has_begun`)."""
 
-    has_begun = False
-
-    def __init__(self) -> None:
+    def __init__(self, *, has_begun: bool = False) -> None:
         super().__init__("the client was closed")
+        self.has_begun = has_begun
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ all are away, calls try one of them. Requests of a sequence go to one server, an
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from naiad.client.connecting import (
@@ -24,7 +25,7 @@ from naiad.client.replicas.replica_set import Replica, ReplicaSet, ReplicaState
 from naiad.client.transport.grpc import GrpcCalls
 from naiad.client.transport.rest import RestCalls
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, unavailable
+from naiad.core.errors import InferError, excerpt
 from naiad.core.limits.retry_budget import RetryBudget
 from naiad.core.model import ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
@@ -55,6 +56,15 @@ class RetryCounts:
     """Calls that failed because the budget had no retry for them."""
 
 
+@dataclass(slots=True)
+class _Tries:
+    """The servers that have got one call."""
+
+    began: int
+    """Number of closes of the client when the call began."""
+    replicas: list[Replica[Calls]] = field(default_factory=list)
+
+
 class ReplicaCalls:
     """The calls of `GrpcCalls` and `RestCalls` that do not need a certain server."""
 
@@ -74,11 +84,14 @@ class ReplicaCalls:
         self._resolve = resolve
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_at_s = 0.0
+        self._resolve_problem = "the name has no address yet"
         self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each.url, open_calls(each)) for each in addresses])
-        self._watching: set[asyncio.Task[None]] = set()
+        self._leaving: set[Replica[Calls]] = set()
+        """Servers that the name does not have any more, with calls in progress."""
+        self._watching: dict[Replica[Calls], asyncio.Task[None]] = {}
         self._calls = self._retries = self._over_budget = 0
-        self._is_closed = False
-        """Closed, and no call has begun since."""
+        self._closed_count = 0
+        """Number of calls of `close`: calls that began before fail, and are not sent any more."""
 
     @property
     def counts(self) -> RetryCounts:
@@ -115,19 +128,19 @@ class ReplicaCalls:
         self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]
     ) -> AsyncGenerator[DecodedResponse, None]:
         """Execute a model and yield its responses; it may move until the first one."""
-        tried: list[Replica[Calls]] = []
+        tries = _Tries(self._closed_count)
         while True:
-            replica = await self._choose(tried)
+            replica = await self._choose(tries)
             has_answer = False
             try:
-                with self._noted(replica):
+                with self._noted(replica, tries.began):
                     stream = replica.calls.infer_stream(header, request_id, data, headers)
                     async with contextlib.aclosing(stream) as responses:
                         async for each in responses:
                             has_answer = True
                             yield each
             except InferError as error:
-                if has_answer or not self._may_move(replica, error, tried, retries_begun=self._retries_begun):
+                if has_answer or not self._may_move(replica, error, tries, retries_begun=self._retries_begun):
                     raise
             else:
                 return
@@ -157,11 +170,15 @@ class ReplicaCalls:
         return await self._send(lambda calls: calls.model_config(model, version), retries_begun=True)
 
     def close(self) -> None:
-        """Close all connections."""
-        self._is_closed = True
-        for task in (*self._watching, *([self._resolving] if self._resolving else [])):
+        """Close all connections; calls in progress fail with ClientClosedError."""
+        self._closed_count += 1
+        for task in self._watching.values():
             task.cancel()
-        for replica in self._set.all:
+        self._watching.clear()
+        if self._resolving is not None:
+            self._resolving.cancel()
+            self._resolving, self._resolve_at_s = None, 0.0
+        for replica in (*self._set.all, *self._leaving):
             replica.problem = ""  # nothing looks at it any more
             replica.calls.close()
 
@@ -175,14 +192,14 @@ class ReplicaCalls:
         on_sent: Callable[[Replica[Calls]], None] | None = None,
     ) -> _T:
         """Return the result of a call on the first server that takes it. Raises InferError."""
-        tried: list[Replica[Calls]] = []
+        tries = _Tries(self._closed_count)
         while True:
-            replica = await self._choose(tried)
+            replica = await self._choose(tries)
             try:
-                with self._noted(replica):
+                with self._noted(replica, tries.began):
                     found = await send(replica.calls)
             except InferError as error:
-                if not self._may_move(replica, error, tried, retries_begun=retries_begun):
+                if not self._may_move(replica, error, tries, retries_begun=retries_begun):
                     raise
             else:
                 if on_sent is not None:
@@ -196,7 +213,7 @@ class ReplicaCalls:
         self._begin_call()
         replica = self._set.holding(header)
         try:
-            with self._noted(replica):
+            with self._noted(replica, self._closed_count):
                 response = await send(replica.calls)
         except NotConnectedError as error:
             name = excerpt(str(header.sequence_id))
@@ -205,47 +222,71 @@ class ReplicaCalls:
         return response
 
     async def _any(self, ask: Callable[[Calls], Awaitable[bool]]) -> bool:
-        """Return whether a server answers True. Raises the last error if none answers."""
-        await self._keep_resolved()
-        failure: InferError | None = None
-        answered = False
-        for replica in sorted(self._set.all, key=lambda each: bool(each.problem)):
-            try:
-                with self._noted(replica):
-                    if await ask(replica.calls):
+        """Return whether a server answers True: all are asked at a time, so that none waits for one that hangs.
+
+        Raises the last error if none answers.
+        """
+        began = self._closed_count
+        await self._keep_resolved(began)
+        loop, failure, has_answer = asyncio.get_running_loop(), None, False
+        asked = {loop.create_task(self._answer(each, ask, began)) for each in self._set.all}
+        try:
+            while asked:
+                done, asked = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                for answer in [each.result() for each in done]:
+                    if answer is True:
                         return True
-                answered = True
-            except ConnectionFailedError as error:
-                failure = error
-        if failure is not None and not answered:
+                    failure = failure if answer is False else answer
+                    has_answer = has_answer or answer is False
+        finally:
+            for each in asked:
+                each.cancel()
+        if failure is not None and not has_answer:
             raise failure
         return False
 
-    async def _choose(self, tried: list[Replica[Calls]]) -> Replica[Calls]:
-        """Return the server for the next try. Raises InferError(UNAVAILABLE) if a name has no address."""
-        if not tried:
+    async def _answer(
+        self, replica: Replica[Calls], ask: Callable[[Calls], Awaitable[bool]], began: int
+    ) -> bool | InferError:
+        """Return what a server answers; its error too, which is one answer of several."""
+        if began != self._closed_count:
+            return ClientClosedError()
+        try:
+            with self._noted(replica, began):
+                return await ask(replica.calls)
+        except InferError as error:
+            return error
+
+    async def _choose(self, tries: "_Tries") -> Replica[Calls]:
+        """Return the server for the next try. Raises NotConnectedError if a name has no address."""
+        if not tries.replicas:
             self._begin_call()
-            await self._keep_resolved()
-        replica = self._set.choose(_now_s(), tried)
+            await self._keep_resolved(tries.began)
+        replica = self._set.choose(_now_s(), tries.replicas)
         if replica is None:
-            raise unavailable("no server is left")
+            raise NotConnectedError("the name has no address")
         return replica
 
     def _begin_call(self) -> None:
         self._calls += 1
         self._budget.note_call(_now_s())
-        self._is_closed = False
 
     @contextlib.contextmanager
-    def _noted(self, replica: Replica[Calls]) -> Iterator[None]:
-        """Count a call while it is open, and note what it says about its server."""
+    def _noted(self, replica: Replica[Calls], began: int) -> Iterator[None]:
+        """Count a call while it is open, and note what it says about its server.
+
+        `began` is the number of closes before it: after another one, a broken connection is that of a closed client.
+        """
         began_s = _now_s()
         replica.call_count += 1
         replica.open_count += 1
         try:
             yield
-        except NotConnectedError as error:
-            self._note_away(replica, error.message)
+        except ConnectionFailedError as error:
+            if began != self._closed_count:
+                raise ClientClosedError(has_begun=error.has_begun) from None
+            if isinstance(error, NotConnectedError):
+                self._note_away(replica, error.message)
             raise
         else:
             # A server that ends still answers over the connections that it has.
@@ -254,20 +295,19 @@ class ReplicaCalls:
         finally:
             replica.open_count -= 1
             if replica.is_removed and not replica.open_count:
+                self._leaving.discard(replica)
                 replica.calls.close()
 
-    def _may_move(
-        self, replica: Replica[Calls], error: InferError, tried: list[Replica[Calls]], *, retries_begun: bool
-    ) -> bool:
+    def _may_move(self, replica: Replica[Calls], error: InferError, tries: "_Tries", *, retries_begun: bool) -> bool:
         """Return whether a call is sent to another server after an error."""
-        tried.append(replica)
+        tries.replicas.append(replica)
         is_away = isinstance(error, NotConnectedError)
         is_safe = not error.has_begun or (retries_begun and isinstance(error, ConnectionFailedError))
         # What a server has refused says more than that another one is away.
-        is_left = any(each not in tried and (is_away or not each.problem) for each in self._set.all)
+        is_left = any(each not in tries.replicas and (is_away or not each.problem) for each in self._set.all)
         if not error.has_begun and not is_away:
             replica.aside_s = _now_s() + _ASIDE_S
-        if not is_safe or not is_left or isinstance(error, ClientClosedError):
+        if not is_safe or not is_left or tries.began != self._closed_count:
             return False
         if not self._budget.take(_now_s()):
             self._over_budget += 1
@@ -281,23 +321,26 @@ class ReplicaCalls:
     def _note_away(self, replica: Replica[Calls], problem: str) -> None:
         replica.problem, replica.since_s = problem, _now_s()
         self._resolve_at_s = min(self._resolve_at_s, _now_s() + _AWAY_S)  # its successor may have another address
-        if not replica.is_watched and not replica.is_removed and not self._is_closed:
-            replica.is_watched = True
-            task = asyncio.get_running_loop().create_task(self._watch(replica))
-            self._watching.add(task)
-            task.add_done_callback(self._watching.discard)
+        watching = self._watching.get(replica)
+        if (watching is None or watching.done()) and not replica.is_removed:
+            task = self._watching[replica] = asyncio.get_running_loop().create_task(self._watch(replica))
+            task.add_done_callback(partial(self._watched, replica))
 
     async def _watch(self, replica: Replica[Calls]) -> None:
         """Look at a server until it answers."""
-        try:
-            while replica.problem and not replica.is_removed:
-                await asyncio.sleep(_AWAY_S)
-                replica.problem = await _problem_of(replica.calls)
-        finally:
-            replica.is_watched = False
+        while replica.problem and not replica.is_removed:
+            await asyncio.sleep(_AWAY_S)
+            replica.problem = await _problem_of(replica.calls)
 
-    async def _keep_resolved(self) -> None:
-        """Look at the addresses of the name from time to time; wait for it only while there are none."""
+    def _watched(self, replica: Replica[Calls], done: "asyncio.Task[None]") -> None:
+        if self._watching.get(replica) is done:  # after a close there may be a new one
+            del self._watching[replica]
+
+    async def _keep_resolved(self, began: int) -> None:
+        """Look at the addresses of the name from time to time; wait for it only while there are none.
+
+        Raises ClientClosedError if the client was closed after `began` closes.
+        """
         if self._resolve is None:
             return
         if _now_s() >= self._resolve_at_s and self._resolving is None:
@@ -305,14 +348,26 @@ class ReplicaCalls:
             self._resolving = asyncio.get_running_loop().create_task(self._look_up(self._resolve))
             self._resolving.add_done_callback(self._looked_up)
         if not self._set.all:
-            if self._resolving is None:
-                raise unavailable("the name has no address yet; it is looked up once a second")
-            await asyncio.shield(self._resolving)
+            await self._first_addresses()
+        if began != self._closed_count:
+            raise ClientClosedError
+
+    async def _first_addresses(self) -> None:
+        """Wait for the look-up that has begun. Raises what it raises."""
+        looking = self._resolving
+        if looking is None:
+            raise NotConnectedError(f"{self._resolve_problem}; it is looked up once a second")
+        await asyncio.wait([looking])
+        if looking.cancelled():
+            raise ClientClosedError
+        looking.result()
 
     def _looked_up(self, done: "asyncio.Task[None]") -> None:
-        self._resolving = None
-        if not done.cancelled():
-            done.exception()  # calls that wait have raised it; with addresses the known ones stay
+        if self._resolving is done:  # after a close there may be a new one
+            self._resolving = None
+        if not done.cancelled() and (error := done.exception()) is not None:
+            # Calls that wait raise it; with addresses the known ones stay.
+            self._resolve_problem = str(error)
 
     async def _look_up(self, resolve: Callable[[], Awaitable[Sequence[ServerAddress]]]) -> None:
         found = {each.url: each for each in await resolve()}
@@ -320,7 +375,9 @@ class ReplicaCalls:
         for replica in [each for each in self._set.all if each.url not in found]:
             self._set.all.remove(replica)
             replica.is_removed = True
-            if not replica.open_count:
+            if replica.open_count:
+                self._leaving.add(replica)
+            else:
                 replica.calls.close()
         known = {each.url for each in self._set.all}
         self._set.all += [Replica(url, self._open_calls(each)) for url, each in found.items() if url not in known]

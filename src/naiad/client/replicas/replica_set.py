@@ -36,7 +36,6 @@ class Replica(Generic[T]):
         "call_count",
         "calls",
         "is_removed",
-        "is_watched",
         "moved_count",
         "open_count",
         "problem",
@@ -52,8 +51,6 @@ class Replica(Generic[T]):
         """When the problem was seen last."""
         self.aside_s = 0.0
         """Until then other servers are preferred, because it has refused a call."""
-        self.is_watched = False
-        """A task looks whether it is back."""
         self.is_removed = False
         """Its name does not have it any more."""
         self.open_count = self.call_count = self.moved_count = 0

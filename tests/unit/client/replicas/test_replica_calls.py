@@ -26,6 +26,7 @@ class Scripted:
         self.answers_first = False
         self.timeouts: list[float | None] = []
         self.is_closed = False
+        self.wait: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
 
     def _fail(self) -> None:
         if self.errors:
@@ -33,7 +34,7 @@ class Scripted:
 
     async def infer(self, header: Any, request_id: Any, data: Any, timeout_s: float | None, headers: Any) -> str:
         self.timeouts.append(timeout_s)
-        await asyncio.sleep(0)
+        await self.wait()
         self._fail()
         return self.url
 
@@ -240,6 +241,48 @@ def test_any_server_that_is_ready_counts() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("error", [ConnectionFailedError("broke"), internal("a proxy answers"), None])
+def test_no_server_waits_for_another_one(error: InferError | None) -> None:
+    """Without an error the server accepts the question and never answers."""
+
+    async def body() -> None:
+        scene = Scene()
+        ended: list[str] = []
+
+        async def fail(*arguments: Any) -> bool:
+            try:
+                if error is None:
+                    await asyncio.sleep(3600)
+            finally:
+                ended.append("a")
+            raise error or internal("not reached")
+
+        scene.servers["grpc://a"].is_live = scene.servers["grpc://a"].is_model_ready = fail
+        scene.servers["grpc://b"].answers_first = True
+        assert await scene.calls.is_live()
+        assert await scene.calls.is_model_ready("m", "")
+        await asyncio.sleep(0)
+        assert len(ended) == 2
+        assert len(asyncio.all_tasks()) == 1, "nobody waits for it any more"
+        assert scene.calls.counts.retries == 0
+        if error is not None:
+            for each in scene.servers.values():
+                each.is_live = fail
+            with pytest.raises(type(error), match=error.message):
+                await scene.calls.is_live()
+            return
+        scene.servers["grpc://b"].answers_first = False
+        waiting = asyncio.create_task(scene.calls.is_model_ready("m", ""))
+        await asyncio.sleep(0.001)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1, "a question that is cancelled is cancelled everywhere"
+
+    run(body)
+
+
 def test_a_server_that_flaps_has_one_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_calls, "_AWAY_S", 0.01)
     monkeypatch.setattr(replica_calls, "_LOOK_S", 0.01)
@@ -272,7 +315,7 @@ def test_a_server_that_flaps_has_one_watch(monkeypatch: pytest.MonkeyPatch) -> N
         closing = asyncio.create_task(scene.infer())
         await asyncio.sleep(0)
         scene.calls.close()
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(ClientClosedError):
             await closing
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1, "a closed client watches nothing"
@@ -280,13 +323,94 @@ def test_a_server_that_flaps_has_one_watch(monkeypatch: pytest.MonkeyPatch) -> N
     run(body)
 
 
-def test_a_closed_client_tries_nothing_else() -> None:
+CALLS: dict[str, Callable[[ReplicaCalls], Awaitable[Any]]] = {
+    "infer": lambda calls: calls.infer(PLAIN, "", (), None, {}),
+    "start": lambda calls: calls.infer(
+        RequestHeader(model_name="m", sequence_id=1, sequence_start=True), "", (), None, {}
+    ),
+    "stream": lambda calls: anext(calls.infer_stream(PLAIN, "", (), {})),
+    "live": lambda calls: calls.is_live(),
+    "model ready": lambda calls: calls.is_model_ready("m", ""),
+    "metadata": lambda calls: calls.model_metadata("m", ""),
+}
+
+
+def closing_scene(error: InferError) -> Scene:
+    """Return servers that wait until they are closed, and then fail."""
+    scene = Scene(URLS[:2], retries_begun=True)
+
+    def of(server: Any) -> None:
+        closed = asyncio.Event()
+        server.close = closed.set
+        server.count = 0
+
+        async def hang(*arguments: Any) -> Any:
+            server.count += 1
+            await closed.wait()
+            raise error
+
+        async def stream(*arguments: Any) -> AsyncGenerator[str, None]:
+            yield await hang()
+
+        server.infer = server.is_live = server.is_model_ready = server.model_metadata = hang
+        server.infer_stream = stream
+
+    for each in scene.servers.values():
+        of(each)
+    return scene
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("error", [ConnectionFailedError("lost"), NotConnectedError("away"), ClientClosedError()])
+def test_calls_in_progress_end_with_the_client(
+    call: Callable[[ReplicaCalls], Awaitable[Any]], error: InferError
+) -> None:
     async def body() -> None:
-        scene = Scene()
-        scene.fail_all(lambda url: ClientClosedError())
-        with pytest.raises(ClientClosedError):
-            await scene.infer()
+        scene = closing_scene(error)
+        waiting = asyncio.ensure_future(call(scene.calls))
+        await asyncio.sleep(0.001)
+        before = [each.count for each in scene.servers.values()]
+        assert sum(before) > 0
+        scene.calls.close()
+        with pytest.raises(ClientClosedError) as raised:
+            await waiting
+        assert raised.value.has_begun == error.has_begun
+        assert [each.count for each in scene.servers.values()] == before, "nothing is sent again"
+        assert [each.problem for each in scene.calls.states] == ["", ""]
+        assert len(asyncio.all_tasks()) == 1
+
+    run(body)
+
+
+def test_what_a_server_refuses_after_a_close_stays() -> None:
+    async def body() -> None:
+        scene = closing_scene(rejected("full"))
+        waiting = asyncio.ensure_future(scene.infer())
+        await asyncio.sleep(0.001)
+        scene.calls.close()
+        with pytest.raises(InferError, match="full"):
+            await waiting
         assert scene.calls.counts.retries == 0
+
+    run(body)
+
+
+def test_a_client_that_was_closed_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.001)
+
+    async def body() -> None:
+        scene = Scene(URLS[:1])
+        for _ in range(2):
+            scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+            with pytest.raises(NotConnectedError):
+                await scene.infer()
+            scene.calls.close()  # before the watch has begun
+        scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+        with pytest.raises(NotConnectedError):
+            await scene.infer()
+        while scene.calls.states[0].problem:
+            await asyncio.sleep(0.001)
+        scene.calls.close()
 
     run(body)
 
@@ -315,5 +439,94 @@ def test_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         answers[:] = [InferError(ErrorCode.UNAVAILABLE, "the name server is away")]
         assert {await scene.infer() for _ in range(4)} == {"grpc://b", "grpc://c"}, "known addresses stay"
         scene.calls.close()
+
+    run(body)
+
+
+def test_servers_that_left_end_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_RESOLVE_S", 0.0)
+    answers = [["grpc://a"], ["grpc://b"]]
+
+    async def resolve() -> Sequence[Any]:
+        return [parse_address(each) for each in (answers.pop(0) if len(answers) > 1 else answers[0])]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        await scene.infer()
+        go_on = asyncio.Event()
+        scene.servers["grpc://a"].wait = go_on.wait
+        last = asyncio.create_task(scene.infer())
+        while "grpc://b" not in scene.servers:
+            await scene.calls.is_live()
+            await asyncio.sleep(0)
+        left = scene.servers["grpc://a"]
+        assert not left.is_closed, "its call goes on"
+        scene.calls.close()
+        assert left.is_closed
+        go_on.set()
+        await last
+
+    run(body)
+
+
+def test_every_call_without_an_address_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown() -> Sequence[Any]:
+        raise NotConnectedError("no address of 'naiad'")
+
+    async def nothing() -> Sequence[Any]:
+        return ()
+
+    async def body() -> None:
+        scene = Scene((), resolve=unknown)
+        with pytest.raises(NotConnectedError, match=r"^no address of 'naiad'$"):
+            await scene.infer()
+        for call in CALLS.values():
+            with pytest.raises(NotConnectedError, match=r"^no address of 'naiad'; it is looked up once a second$"):
+                await call(scene.calls)
+        with pytest.raises(NotConnectedError, match="the name has no address"):
+            await Scene((), resolve=nothing).infer()
+
+    run(body)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_close_ends_the_wait_for_a_name(call: Callable[[ReplicaCalls], Awaitable[Any]]) -> None:
+    go_on = asyncio.Event()
+
+    async def resolve() -> Sequence[Any]:
+        await go_on.wait()
+        return [parse_address("grpc://a")]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        for is_found in (False, True):
+            waiting = asyncio.ensure_future(call(scene.calls))
+            await asyncio.sleep(0.001)
+            if is_found:
+                go_on.set()
+                while not scene.servers:
+                    await asyncio.sleep(0)
+            scene.calls.close()
+            with pytest.raises(ClientClosedError):
+                await waiting
+        await call(scene.calls)  # a closed client may be used again
+        scene.calls.close()
+
+    run(body)
+
+
+def test_a_cancelled_call_leaves_the_look_up_to_others() -> None:
+    async def resolve() -> Sequence[Any]:
+        await asyncio.sleep(0.01)
+        return [parse_address("grpc://a")]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        first, second = asyncio.create_task(scene.infer()), asyncio.create_task(scene.infer())
+        await asyncio.sleep(0.001)
+        first.cancel()
+        assert await second == "grpc://a"
+        with pytest.raises(asyncio.CancelledError):
+            await first
 
     run(body)
