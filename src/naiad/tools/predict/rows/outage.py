@@ -36,5 +36,6 @@ def is_outage(error: Exception) -> bool:
 
 def is_outage_of_file(error: Exception) -> bool:
     """Return whether a file that was not read may be a whole one: also after EIO, which a mount with a limit of time
-    has for each file while its server is away."""
+    has for each file while its server is away.
+    """
     return is_outage(error) or (isinstance(error, OSError) and error.errno == errno.EIO)
