@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header, read_columns, time_in
@@ -163,9 +164,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _status(summary: Summary) -> int:
-    if not summary.failed_rows and not summary.set_aside:
+    outputs = [summary, *([summary.earlier] if summary.earlier is not None else ())]
+    if not any(each.failed_rows or each.set_aside for each in outputs):
         return 0
-    return SOME_FAILED if summary.failed_rows < summary.rows else FAILED
+    return SOME_FAILED if any(each.failed_rows < each.rows for each in outputs) else FAILED
 
 
 def _in_flags(message: str) -> str:
@@ -177,9 +179,24 @@ def _in_flags(message: str) -> str:
 
 def summary_text(summary: Summary, model: str) -> str:
     """Return what was done, and the next command."""
+    if summary.earlier is not None:
+        return "\n\n".join(
+            [_earlier_text(summary.earlier, model), summary_text(replace(summary, earlier=None), model)]
+        )
     if summary.is_nothing_new:
         files = "file is" if summary.skipped_files == 1 else "files are"
         return f"{model}: nothing to do, {summary.skipped_files:,} {files} not new; no output is written"
+    lines = _lines(summary, model)
+    if is_store_url(summary.output):
+        return "\n".join(lines)  # no command of this machine shows it
+    return "\n".join([*lines, "", f"next: {_next(summary)}"])
+
+
+def _earlier_text(summary: Summary, model: str) -> str:
+    return "\n".join(["the output of an earlier run, which did not end:", *_lines(summary, model)])
+
+
+def _lines(summary: Summary, model: str) -> list[str]:
     new = summary.rows - summary.resumed_rows
     rate = f", {new / summary.seconds:,.0f} rows/s" if summary.seconds and new else ""
     earlier = f", {summary.resumed_rows:,} of them in an earlier run" if summary.resumed_rows else ""
@@ -194,9 +211,7 @@ def summary_text(summary: Summary, model: str) -> str:
     if summary.skipped_files:
         lines.append(f"not new: {summary.skipped_files:,} files of earlier runs")
     lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]
-    if is_store_url(summary.output):
-        return "\n".join(lines)  # no command of this machine shows it
-    return "\n".join([*lines, "", f"next: {_next(summary)}"])
+    return lines
 
 
 def _next(summary: Summary) -> str:

@@ -8,12 +8,12 @@ When all rows are done, the last line names the finished file; renaming it and r
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.files.journal import Journal
 from naiad.files.replacement import synchronize_folder
 from naiad.tools.predict.stores.object_path import FilePath, ObjectPath
@@ -37,6 +37,10 @@ class JobPosition:
     """Name of the complete output in the folder; "" before."""
 
 
+Announce: TypeAlias = Callable[[Path, JobPosition], None]
+"""Called with the complete file before it becomes the output. Raises InferError and OSError if it must not."""
+
+
 class JobCheckpoint:
     """The folder of one job, which no other process uses at the same time."""
 
@@ -47,14 +51,12 @@ class JobCheckpoint:
         another process writes the same output.
         """
         self.output = output
-        self.folder = output.with_name(f"{output.name}.partial")
+        self.folder = partial_folder(output)
         self.position = JobPosition()
         self.folder.mkdir(exist_ok=True)
         self._journal = Journal(self.folder / _JOURNAL)
         try:
-            if not self._journal.lock():
-                # Another process has it, or has just removed the folder.
-                raise unavailable(f"another process writes {output}; wait for its end, or choose another output")
+            _lock(self._journal, output)
             lines = [] if restart else self._journal.lines()
             if lines:
                 self._continue(lines, facts)
@@ -119,12 +121,66 @@ class JobCheckpoint:
         return refusal(str(self.folder), self.position.rows, reason)
 
 
+class CannotContinueError(InferError):
+    """An earlier run was for other facts."""
+
+    def __init__(self, folder: str, rows: int, reason: str) -> None:
+        super().__init__(
+            ErrorCode.INVALID_ARG,
+            f"{folder} has {rows:,} rows of a run that was interrupted, and this run cannot "
+            f"continue it: {reason}; add --restart to begin with the first row",
+        )
+        self.changed = reason
+
+
+def partial_folder(output: Path) -> Path:
+    """Return the folder of the finished rows of an output."""
+    return output.with_name(f"{output.name}.partial")
+
+
+def partial_facts(output: Path) -> Facts:
+    """Return the facts of the job that has begun to write an output; {} without one. Raises OSError."""
+    try:
+        with (partial_folder(output) / _JOURNAL).open("rb") as file:
+            return facts_of(file.readline())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def discard_partial(output: Path) -> None:
+    """Remove the finished rows of an output, if there are some.
+
+    Raises OSError, and InferError(UNAVAILABLE) if another process writes the output.
+    """
+    folder = partial_folder(output)
+    if not folder.is_dir():
+        return
+    journal = Journal(folder / _JOURNAL)
+    try:
+        _lock(journal, output)
+        shutil.rmtree(folder)
+    finally:
+        journal.close()
+
+
+def _lock(journal: Journal, output: Path) -> None:
+    if not journal.lock():
+        # Another process has it, or has just removed the folder.
+        raise unavailable(f"another process writes {output}; wait for its end, or choose another output")
+
+
 def refusal(folder: str, rows: int, reason: str) -> InferError:
     """Return the error for a run that cannot continue an earlier one."""
-    return invalid_argument(
-        f"{folder} has {rows:,} rows of a run that was interrupted, and this run cannot "
-        f"continue it: {reason}; add --restart to begin with the first row"
-    )
+    return CannotContinueError(folder, rows, reason)
+
+
+def facts_of(head: bytes) -> Facts:
+    """Return the facts of a job from what describes it; {} if it cannot be read."""
+    try:
+        facts = json.loads(head)["facts"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def difference(earlier: Facts, now: Facts) -> str:

@@ -9,7 +9,7 @@ import orjson
 
 from naiad.core.errors import excerpt
 from naiad.tools.predict.files.row_writer import REJECTED, RowWriter, WrittenRows
-from naiad.tools.predict.job_checkpoint import JobCheckpoint, JobPosition
+from naiad.tools.predict.job_checkpoint import Announce, JobCheckpoint, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder
@@ -51,8 +51,8 @@ class RowOutput(Protocol):
     def keep(self) -> None:
         """Make a last checkpoint after an error, if all rows that were counted have been written."""
 
-    def finish(self, set_aside: Mapping[str, str]) -> None:
-        """Have the complete output appear; the reasons of files that were set aside come last."""
+    def finish(self, set_aside: Mapping[str, str], announce: Announce) -> None:
+        """Announce the complete output and have it appear; the reasons of files that were set aside come last."""
 
     def close(self) -> None:
         """Close the files."""
@@ -112,7 +112,7 @@ class Output:
             with contextlib.suppress(OSError):  # The checkpoint before stays valid.
                 self.record()
 
-    def finish(self, set_aside: Mapping[str, str]) -> None:
+    def finish(self, set_aside: Mapping[str, str], announce: Announce) -> None:
         """Make the complete file and move it to its place; the reasons of files that were set aside come last."""
         writer = self._writer
         self.record()  # a run that continues from here writes these reasons again, from the same place
@@ -123,7 +123,7 @@ class Output:
         path = writer.sink.finish()
         writer.rejected.close()
         self._checkpoint.record(JobPosition(self.rows, self.failed_rows, sizes, path.name))
-        publish(self._checkpoint)
+        publish(self._checkpoint, announce)
 
     def close(self) -> None:
         """Close the files."""
@@ -135,8 +135,9 @@ def has_rejections(position: JobPosition) -> bool:
     return bool(position.failed_rows or position.sizes.get(REJECTED))
 
 
-def publish(checkpoint: JobCheckpoint) -> None:
-    """Move the files of a finished run to their places. Raises OSError."""
+def publish(checkpoint: JobCheckpoint, announce: Announce) -> None:
+    """Move the files of a finished run to their places. Raises OSError, and what `announce` raises."""
     position, folder = checkpoint.position, checkpoint.folder
+    announce(folder / position.finished, position)
     rejected = folder / REJECTED if has_rejections(position) else None
     checkpoint.publish(folder / position.finished, rejected, rejected_path(checkpoint.output))

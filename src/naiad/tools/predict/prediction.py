@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from naiad.tools.predict.distributed.worker_pool import WorkerPool
 from naiad.tools.predict.files.input_files import find_files
 from naiad.tools.predict.files.row_formats import check_suffix
 from naiad.tools.predict.files.row_reader import Reader
-from naiad.tools.predict.job_checkpoint import Facts, JobCheckpoint, file_facts
+from naiad.tools.predict.job_checkpoint import Announce, CannotContinueError, Facts, JobCheckpoint, file_facts
 from naiad.tools.predict.job_output import Output, RowOutput, has_rejections, publish, written_files
 from naiad.tools.predict.job_signature import RowSignature, read_signature, size_hint
 from naiad.tools.predict.model_host import ModelEndpoint, is_address, model_folders, model_objects, open_endpoint
@@ -25,7 +26,7 @@ from naiad.tools.predict.pace import FailureLimit, Pace
 from naiad.tools.predict.prediction_job import JobProgress, PredictJob, Summary
 from naiad.tools.predict.row_flow import OnProgress, Pipeline, RecordedRows, first_error, in_thread
 from naiad.tools.predict.row_requests import ChunkRequests
-from naiad.tools.predict.since.selection import Selection, select_files, state_of
+from naiad.tools.predict.since.selection import CLAIM, Selection, select_files, state_of
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.sources.folder import FILE_KEY
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint, check_writable
@@ -49,11 +50,31 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
     written = written_files(job.output, state_of(job) if job.since else "")
     files = find_files(job.inputs, written, job.timeout_s, may_be_none=bool(job.since))
     with contextlib.closing(select_files(job, files)) as selection:
-        if not selection.files:
-            return Summary(0, 0, 0.0, job.output, "", skipped_files=selection.skipped, is_nothing_new=True)
-        if selection.must_restart:
-            job = replace(job, restart=True)
-        return _in_loop(_Run(job, selection, on_progress or _ignore))
+        earlier = selection.earlier
+        if selection.output != job.output:
+            earlier = _complete_earlier(job, selection, on_progress or _ignore)
+            selection.go_on()
+        if selection.files:
+            return replace(_run(job, selection, on_progress or _ignore), earlier=earlier)
+        nothing = Summary(0, 0, 0.0, job.output, "", skipped_files=selection.skipped, is_nothing_new=True)
+        return nothing if earlier is None else replace(earlier, skipped_files=selection.skipped)
+
+
+def _complete_earlier(job: PredictJob, selection: Selection, on_progress: OnProgress) -> Summary:
+    """Continue the output of a run that did not end, or begin it again if that was for another model or flags."""
+    _log.warning("the run that writes %s did not end; its output is completed first", selection.output)
+    try:
+        return _run(job, selection, on_progress)
+    except CannotContinueError as error:
+        _log.warning("%s begins with the first row again: %s", selection.output, error.changed)
+        selection.must_restart = True
+        return _run(job, selection, on_progress)
+
+
+def _run(job: PredictJob, selection: Selection, on_progress: OnProgress) -> Summary:
+    """Write the output of a selection."""
+    job = replace(job, output=selection.output, restart=job.restart or selection.must_restart)
+    return _in_loop(_Run(job, selection, on_progress))
 
 
 def _in_loop(run: "_Run") -> Summary:
@@ -110,11 +131,10 @@ class _Run:
         try:
             resumed_rows = checkpoint.position.rows
             if checkpoint.position.finished and isinstance(checkpoint, JobCheckpoint):
-                self._selection.check()
-                publish(checkpoint)
+                await in_thread(publish, checkpoint, self._announced(reader))
             else:
                 await self._complete(endpoint, signature, checkpoint, reader)
-            await in_thread(self._selection.commit, [*map(str, reader.unread)])
+            await in_thread(self._selection.commit)
             return replace(self._summary(checkpoint, resumed_rows), set_aside=reader.set_aside)
         except BaseException:
             await in_thread(checkpoint.discard_if_empty)
@@ -133,6 +153,8 @@ class _Run:
             "keys": list(job.keys),
             "input files": file_facts(file for each in self._files for file in each.all),
         }
+        if self._selection.claim_id:
+            facts[CLAIM] = self._selection.claim_id
         if set_aside:
             # Rows are counted without them: one that can be read now would move the rows behind it.
             facts["files that cannot be read"] = set_aside
@@ -201,8 +223,11 @@ class _Run:
             await in_thread(output.keep)
             raise
         self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
-        await in_thread(self._selection.check)
-        await in_thread(output.finish, reader.set_aside)
+        await in_thread(output.finish, reader.set_aside, self._announced(reader))
+
+    def _announced(self, reader: Reader) -> Announce:
+        """Return what records a complete output before it appears."""
+        return functools.partial(self._selection.announce, set_aside=reader.set_aside, unread=reader.unread)
 
     def _summary(self, checkpoint: JobCheckpoint | StoredCheckpoint, resumed_rows: int) -> Summary:
         position = checkpoint.position

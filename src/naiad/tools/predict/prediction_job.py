@@ -131,5 +131,7 @@ class Summary:
     """The first few reasons of rows that failed in this run, and how many rows have each."""
     skipped_files: int = 0
     """Input files that are not new, with `since`."""
+    earlier: "Summary | None" = None
+    """Of the output of an earlier run with `since="last"` that did not end: this run has completed it first."""
     is_nothing_new: bool = False
     """Whether there was nothing to do with `since`: nothing was executed, and no output written by this run."""

@@ -85,6 +85,11 @@ class NaiadPredictOperator(NaiadOperator):
             raise AirflowFailException(str(failure)) if error.code in _MISTAKES else failure from error
         except OSError as error:
             raise AirflowException(f"model '{self.model}' was not asked: {error}") from error
+        earlier = summary.earlier
+        if earlier is not None:
+            self.log.info("an earlier run did not end; its output is complete now: %s", earlier.output)
+            if earlier.failed_rows:
+                self.log.warning("%d of its rows failed; their reasons: %s", earlier.failed_rows, earlier.rejected)
         if summary.is_nothing_new:
             self.log.info("nothing to do: %d files are not new", summary.skipped_files)
         if summary.failed_rows:
@@ -96,6 +101,7 @@ class NaiadPredictOperator(NaiadOperator):
             "output": summary.output,
             "rejected": summary.rejected,
             "is_nothing_new": summary.is_nothing_new,
+            "earlier_output": earlier.output if earlier is not None else "",
         }
 
     def _job(self, url: str, headers: Mapping[str, str]) -> PredictJob:

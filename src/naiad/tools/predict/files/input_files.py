@@ -76,7 +76,8 @@ def find_files(
     With `may_be_none` a pattern and a folder may have no file yet.
 
     `written` are the files that the job writes: patterns and folders do not include them, so that the same command
-    finds the same files again, and nothing below `NAME.csv.partial` or that of another format of outputs. Raises InferError if a file does not exist, or is one of `written`.
+    finds the same files again. They include nothing below `NAME.csv.partial`, or that of another format of outputs.
+    Raises InferError if a file does not exist, or is one of these.
     """
     ours = WrittenFiles(written)
     found: list[InputFiles] = []

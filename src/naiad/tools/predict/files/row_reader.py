@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from naiad.core.errors import InferError
 from naiad.tools.predict.files.input_files import InputFiles, open_source
@@ -12,7 +13,9 @@ from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.outage import is_outage_of_file
 from naiad.tools.predict.rows.row_tensors import to_chunk
 from naiad.tools.predict.sources.row_source import RowSource
-from naiad.tools.predict.stores.object_path import FilePath
+
+if TYPE_CHECKING:
+    from naiad.tools.predict.stores.object_path import FilePath
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,8 @@ def is_outage(error: Exception) -> bool:
 
 
 def is_outage_of_file(error: Exception) -> bool:
-    """Return whether a file that was not read may be a whole one: also after EIO, which a mount with a limit of time
-    has for each file while its server is away.
+    """Return whether a file that was not read may be a whole one.
+
+    So it is also after EIO, which a mount with a limit of time has for each file while its server is away.
     """
     return is_outage(error) or (isinstance(error, OSError) and error.errno == errno.EIO)

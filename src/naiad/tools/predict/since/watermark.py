@@ -4,17 +4,21 @@ A file is known by its path, size, and time of change or, in a store, the name t
 It is new if it is not known, or was changed. So no clock decides: two files of one time, an upload that took hours, a
 file that was copied with an old time and machines whose clocks differ are all found once.
 
-A run claims its files before it begins, and they become known when its output is there. What is between the two is a
-claim: its output exists, so its files are known; or it does not, and they are still new.
+A run claims its files before it begins. Before its output appears the claim gets a publication: what identifies the
+complete output, and which files it has no rows of. The files become known when the output is there. After a kill in
+between, the next run compares: the files are known if what is there now is what a publication says. Another file of
+that name proves nothing. A run that continues adds its publication to those before, since a store cannot say whether
+the run before will still have its output appear; each of them has the rows of the same files.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from naiad.core.errors import invalid_argument
 
 _VERSION = 1
+_MAX_PUBLICATIONS = 16
 OUTPUT = "output"
 """Stands for a file that a run has written, which is never new."""
 
@@ -23,11 +27,36 @@ Mark = Sequence[int | str] | str
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """A complete output that appears now."""
+
+    mark: Mark
+    """Of the output."""
+    rows: int
+    failed_rows: int
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    """Files, and folders of such, that could not be read, with the reasons."""
+    unread: Sequence[str] = ()
+    """All of these files, as they are in the claim."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatermarkClaim:
     """A run that has begun."""
 
     output: str
     files: Mapping[str, Mark]
+    id: str = ""
+    """Random; the finished rows name it, so that those of another job are not continued."""
+    run: str = ""
+    """Random: of the run that has the claim now, so that one which it takes the claim from sees it."""
+    publications: Sequence[Publication] = ()
+    """Of this run and those that it continues; without one the output has not appeared."""
+
+    def published(self, publication: Publication) -> "WatermarkClaim":
+        """Return the claim of a run whose output appears now."""
+        others = [each for each in self.publications if each != publication]
+        return replace(self, publications=[*others, publication][-_MAX_PUBLICATIONS:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +72,15 @@ class Watermark:
         """Return the paths of the files that no run has predicted as they are now."""
         return [path for path, mark in found.items() if self.known.get(path) not in (mark, OUTPUT)]
 
-    def committed(self, written: Iterable[str], set_aside: Iterable[str] = ()) -> "Watermark":
+    def committed(self, written: Iterable[str], publication: Publication) -> "Watermark":
         """Return the record after the output of the claim appeared: `written` are its files.
 
         Files that were set aside stay new: another run may be able to read them.
         """
         if self.claim is None:
             return self
-        aside = set(set_aside)
-        predicted = {path: mark for path, mark in self.claim.files.items() if path not in aside}
+        unread = set(publication.unread)
+        predicted = {path: mark for path, mark in self.claim.files.items() if path not in unread}
         return replace(self, known={**self.known, **predicted, **dict.fromkeys(written, OUTPUT)}, claim=None)
 
 
@@ -62,10 +91,40 @@ def encode_watermark(watermark: Watermark) -> bytes:
         "version": _VERSION,
         "model": watermark.model,
         "inputs": list(watermark.inputs),
-        "claim": None if claim is None else {"output": claim.output, "files": dict(claim.files)},
+        "claim": None if claim is None else _encoded(claim),
         "known": dict(watermark.known),
     }
     return json.dumps(document, indent=0).encode()
+
+
+def _encoded(claim: WatermarkClaim) -> dict[str, object]:
+    publications = [asdict(each) for each in claim.publications]
+    return {
+        "output": claim.output,
+        "id": claim.id,
+        "run": claim.run,
+        "publications": publications,
+        "files": dict(claim.files),
+    }
+
+
+def _decoded(claim: Mapping[str, object]) -> WatermarkClaim:
+    """Return a claim. One of an earlier version has neither id nor publication: its files are new."""
+    files, publications = claim["files"], claim.get("publications", [])
+    if not isinstance(files, dict) or not isinstance(publications, list):
+        raise TypeError("its claim has no files")
+    output, id_, run = (str(claim.get(name, "")) for name in ("output", "id", "run"))
+    return WatermarkClaim(output, files, id_, run, [_publication(each) for each in publications])
+
+
+def _publication(found: Mapping[str, object]) -> Publication:
+    mark, rows, failed_rows = found["mark"], found["rows"], found["failed_rows"]
+    set_aside, unread = found["set_aside"], found["unread"]
+    if not isinstance(mark, list) or not isinstance(rows, int) or not isinstance(failed_rows, int):
+        raise TypeError("a publication has no mark and counts")
+    if not isinstance(set_aside, dict) or not isinstance(unread, list):
+        raise TypeError("a publication has no files that were set aside")
+    return Publication(mark, rows, failed_rows, set_aside, unread)
 
 
 def decode_watermark(content: bytes, where: str) -> Watermark:
@@ -79,7 +138,7 @@ def decode_watermark(content: bytes, where: str) -> Watermark:
             str(document["model"]),
             [str(each) for each in document["inputs"]],
             dict(document["known"].items()),
-            None if claim is None else WatermarkClaim(str(claim["output"]), dict(claim["files"].items())),
+            None if claim is None else _decoded(claim),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise invalid_argument(

@@ -1,12 +1,10 @@
 """Where a watermark is kept: a file, or an object of a store."""
 
-import errno
-import os
-import shutil
+import contextlib
 from pathlib import Path
 from typing import IO, Protocol
 
-from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.files.held import try_lock
 from naiad.files.replacement import replace_file
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError, Version
@@ -17,6 +15,16 @@ MAX_BYTES = 256 << 20
 STATE = "--state"
 
 
+class WatermarkTakenError(InferError):
+    """Another process has replaced the record."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            ErrorCode.UNAVAILABLE,
+            f"another process predicts with the state {where}, and has these files now; this one ends",
+        )
+
+
 class WatermarkPlace(Protocol):
     """Where one watermark is. Methods raise InferError and OSError."""
 
@@ -24,7 +32,10 @@ class WatermarkPlace(Protocol):
         """Return what is there; None without it."""
 
     def write(self, content: bytes) -> None:
-        """Replace what was read last, at once. Raises InferError(UNAVAILABLE) if another process has done so."""
+        """Replace what was read last, at once; each content is another one.
+
+        Raises WatermarkTakenError if another process has done so.
+        """
 
     def close(self) -> None:
         """Let other processes use it."""
@@ -86,43 +97,13 @@ class StoredWatermark:
     def write(self, content: bytes) -> None:
         """Replace the object."""
         _check_size(len(content), self._url)
-        try:
+        with contextlib.suppress(ObjectChangedError):  # Perhaps by a write of ours whose answer was lost.
             self._objects.write(self._name, content, self._version)
-        except ObjectChangedError:
-            raise taken(self._url) from None
-        self.read()
+        if self.read() != content:
+            raise WatermarkTakenError(self._url)
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def taken(where: str) -> InferError:
-    """Return the error for a record that another process has replaced."""
-    return unavailable(f"another process predicts with the state {where}, and has these files now; this one ends")
-
-
-def exists(output: str, patience_s: float) -> bool:
-    """Return whether an output is there. Raises InferError and OSError."""
-    if is_store_url(output):
-        above, name = split_url(output, "--output")
-        return StorePlace(above, patience_s, "--output").objects.find(name) is not None
-    try:
-        os.stat(output)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return False
-        raise
-    return True
-
-
-def remove_unfinished(output: str, patience_s: float) -> None:
-    """Remove what a run that did not end has left for an output. Raises InferError."""
-    partial = f"{output}.partial"
-    if is_store_url(output):
-        objects = StorePlace(partial, patience_s, "--output").objects
-        objects.delete([each.key for each in objects.list_objects()])
-    else:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check_size(size: int, where: str) -> None:

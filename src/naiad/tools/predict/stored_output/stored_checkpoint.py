@@ -19,7 +19,7 @@ from typing import Any
 
 from naiad.core.errors import InferError, unavailable
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError
-from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, refusal
+from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, facts_of, refusal
 from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder, chain
 from naiad.tools.predict.stores.store_place import StorePlace, split_url
 
@@ -127,3 +127,21 @@ def check_writable(output: str, patience_s: float) -> None:
         objects.delete([probe])
     except InferError as error:
         raise error.with_message(f"{OUTPUT} {output}: {error.message}") from None
+
+
+def stored_facts(output: str, patience_s: float) -> Facts:
+    """Return the facts of the job that has begun to write an output; {} without one. Raises InferError."""
+    found = _partial_of(output, patience_s).objects.read(_HEAD, _MAX_HEAD_BYTES)
+    return {} if found is None else facts_of(found[0])
+
+
+def discard_stored(output: str, patience_s: float) -> None:
+    """Remove what a job has stored for an output, so that a run which still has it ends. Raises InferError."""
+    objects = _partial_of(output, patience_s).objects
+    objects.delete([_HEAD])
+    objects.delete([each.key for each in objects.list_objects()])
+
+
+def _partial_of(output: str, patience_s: float) -> StorePlace:
+    above, name = split_url(output, OUTPUT)
+    return StorePlace(above, patience_s, OUTPUT).below(f"{name}.partial")

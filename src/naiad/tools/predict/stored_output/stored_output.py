@@ -15,7 +15,7 @@ import orjson
 from naiad.core.errors import InferError, excerpt
 from naiad.files.temporary import OwnDirectory
 from naiad.tools.predict.files.row_writer import REJECTED, RowWriter, WrittenRows
-from naiad.tools.predict.job_checkpoint import JobPosition
+from naiad.tools.predict.job_checkpoint import Announce, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder
@@ -90,7 +90,7 @@ class StoredOutput:
             with contextlib.suppress(OSError, InferError):  # The checkpoint before stays valid.
                 self.record()
 
-    def finish(self, set_aside: Mapping[str, str]) -> None:
+    def finish(self, set_aside: Mapping[str, str], announce: Announce) -> None:
         """Make the complete file and store it; the reasons of files that were set aside come last."""
         self.record()
         folder = self._new_folder()
@@ -104,6 +104,7 @@ class StoredOutput:
             sizes = writer.sync()
             path = writer.sink.finish()
             position = JobPosition(writer.rows, writer.failed_rows, sizes, path.name)
+            announce(path, position)
             self._checkpoint.publish(position, path, folder / REJECTED if sizes[REJECTED] else None)
         finally:
             writer.close()

@@ -135,9 +135,7 @@ def test_file_of_a_folder_that_is_gone_fails_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_outage_in_a_folder_makes_no_failed_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_outage_in_a_folder_makes_no_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     (tmp_path / "1").write_text("text")
     job = PredictJob("models", "m", [str(tmp_path)], "out.jsonl")
     reader = Reader(find_files(job.inputs, []), job, BYTES)

@@ -2,20 +2,24 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from naiad.core.errors import InferError
 from naiad.tools.predict import PredictJob, Summary, predict, row_flow
+from naiad.tools.predict.files import row_reader
+from naiad.tools.predict.files.input_files import InputFiles
 from naiad.tools.predict.job_checkpoint import JobCheckpoint
 from naiad.tools.predict.prediction import _Run
 from naiad.tools.predict.since.selection import RecordedSelection
 from support.batch_parts import Doubling, served
 
 
-def write(folder: Path, name: str, *values: int, time_s: int | None = None) -> Path:
+def write(folder: Path, name: str, *values: int | str, time_s: int | None = None) -> Path:
     """Write a file of rows, with a time of change if one is given."""
     (folder / "in").mkdir(exist_ok=True)
     path = folder / "in" / name
@@ -149,6 +153,185 @@ def test_a_continued_run_whose_files_changed_begins_again(tmp_path: Path, interr
         summary = predict(interrupted)
     assert (summary.rows, summary.resumed_rows) == (3, 0)
     assert predicted(tmp_path) == [70, 9, 10]
+
+
+def next_job(interrupted: PredictJob, name: str = "2.csv", **fields: Any) -> PredictJob:
+    """Return the job of the next run."""
+    output = Path(interrupted.output).with_name(name)
+    return replace(interrupted, output=str(output), **fields)
+
+
+def test_the_next_run_continues_an_output_first(tmp_path: Path, interrupted: PredictJob) -> None:
+    with served(Doubling()):
+        summary = predict(next_job(interrupted))
+    assert summary.earlier is not None
+    assert (summary.earlier.rows, summary.earlier.resumed_rows > 0, summary.rows) == (9, True, 1)
+    assert (predicted(tmp_path, "1.csv"), predicted(tmp_path, "2.csv")) == ([*range(8), 9], [10])
+    assert not list((tmp_path / "out").glob("*.partial"))
+
+
+def test_an_output_that_is_continued_may_be_all(tmp_path: Path, interrupted: PredictJob) -> None:
+    (tmp_path / "in" / "c.jsonl").unlink()
+    with served(Doubling()):
+        summary = predict(next_job(interrupted))
+    assert (summary.output, summary.rows, summary.is_nothing_new) == (interrupted.output, 9, False)
+    assert not (tmp_path / "out" / "2.csv").exists()
+
+
+@pytest.mark.parametrize("change", ["flags", "files", "removed"])
+def test_the_next_run_begins_a_changed_one_again(tmp_path: Path, interrupted: PredictJob, change: str) -> None:
+    if change == "files":
+        write(tmp_path, "a.jsonl", 70, time_s=2)
+    if change == "removed":
+        (tmp_path / "in" / "a.jsonl").unlink()
+    with served(Doubling()):
+        summary = predict(next_job(interrupted, outputs=("Y",) if change == "flags" else ()))
+    first = {"flags": [*range(8), 9], "files": [70, 9], "removed": [9]}[change]
+    assert (predicted(tmp_path, "1.csv"), predicted(tmp_path, "2.csv")) == (first, [10])
+    assert summary.earlier is not None
+    assert summary.earlier.resumed_rows == 0
+    assert not list((tmp_path / "out").glob("*.partial"))
+
+
+def test_a_restart_takes_the_files_of_another_output(tmp_path: Path, interrupted: PredictJob) -> None:
+    with served(Doubling()):
+        assert predict(next_job(interrupted, restart=True)).earlier is None
+    assert predicted(tmp_path) == [*range(8), 9, 10]
+    assert sorted(each.name for each in (tmp_path / "out").glob("[!.]*")) == ["2.csv", "m.since.json"]
+
+
+def test_an_unfinished_output_is_no_input(tmp_path: Path, interrupted: PredictJob) -> None:
+    """Neither its finished rows, nor the reasons that are there before it, nor itself."""
+    (tmp_path / "out" / "m.since.json").unlink()
+    (tmp_path / "out" / "1.csv.partial" / "journal.jsonl").unlink()
+    job = replace(interrupted, inputs=[f"{tmp_path}/**/*.jsonl"], output=f"{tmp_path}/out/2.jsonl")
+    write(tmp_path, "b.jsonl", 9, "no number", time_s=1)
+    with served(Doubling()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "replace", refused_for("2.jsonl"))
+            with pytest.raises(RuntimeError):
+                predict(job)
+        assert (tmp_path / "out" / "2.jsonl.rejected.jsonl").exists()
+        summary = predict(replace(job, output=f"{tmp_path}/out/3.jsonl"))
+        assert (summary.rows, summary.failed_rows, summary.output) == (11, 1, job.output)
+        assert predict(replace(job, output=f"{tmp_path}/out/3.jsonl")).is_nothing_new
+
+
+def refused_for(name: str) -> Callable[[Path, Path], object]:
+    """Return a rename that ends the run before a file gets this name."""
+    real = Path.replace
+
+    def rename(path: Path, target: Path) -> object:
+        return gone() if Path(target).name == name else real(path, target)
+
+    return rename
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_another_file_of_the_name_proves_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest, is_begun: bool
+) -> None:
+    """A run by hand writes the output of a run that did not end, from one of its files."""
+    if is_begun:
+        request.getfixturevalue("interrupted")
+    else:
+        write(tmp_path, "a.jsonl", *range(8))
+        write(tmp_path, "b.jsonl", 9)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Run, "_move", gone)
+            with pytest.raises(RuntimeError):
+                run(tmp_path, "1.csv")
+    by_hand = PredictJob("models", "m", [f"{tmp_path}/in/b.jsonl"], f"{tmp_path}/out/1.csv", restart=True)
+    with served(Doubling()):
+        predict(by_hand)
+    with pytest.raises(InferError, match=r"--output .*1\.csv exists"):
+        run(tmp_path, "1.csv")
+    run(tmp_path, "2.csv")
+    assert predicted(tmp_path, "1.csv") == [9]
+    assert predicted(tmp_path, "2.csv")[:9] == [*range(8), 9]
+
+
+def test_an_output_that_may_have_appeared_is_asked_for(tmp_path: Path) -> None:
+    """As a record in a store is read on another machine, which has neither the output nor its finished rows."""
+    write(tmp_path, "a.jsonl", 1, 2)
+    state = str(tmp_path / "state.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordedSelection, "commit", gone)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, "1.csv", state=state)
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    (tmp_path / "out").mkdir()
+    for there in (None, "row,Y\n"):
+        if there:
+            (tmp_path / "out" / "1.csv").write_text(there)
+        with pytest.raises(InferError, match=r"the run that writes .*1\.csv was ended .* --restart"):
+            run(tmp_path, "2.csv", state=state)
+    again = run(tmp_path, "2.csv", state=state, restart=True)
+    assert (again.rows, predicted(tmp_path, "2.csv")) == (2, [1, 2])
+
+
+def test_finished_rows_of_another_job_stay(tmp_path: Path) -> None:
+    """A run ended before it wrote a row, and another job without `since` did not end either."""
+    write(tmp_path, "a.jsonl", 1)
+    write(tmp_path, "b.jsonl", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "_move", gone)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, "1.csv")
+        patch.undo()
+        patch.setattr(JobCheckpoint, "publish", gone)
+        by_hand = PredictJob("models", "m", [f"{tmp_path}/in/b.jsonl"], f"{tmp_path}/out/1.csv")
+        with served(Doubling()), pytest.raises(RuntimeError):
+            predict(by_hand)
+    assert (run(tmp_path, "2.csv").rows, predicted(tmp_path, "2.csv")) == (2, [1, 2])
+    with served(Doubling()):
+        assert predict(by_hand).resumed_rows == 1
+
+
+@pytest.fixture(name="locked")
+def file_that_cannot_be_read() -> Iterator[pytest.MonkeyPatch]:
+    real = row_reader.open_source
+
+    def open_or_refuse(files: InputFiles, *rest: Any) -> object:
+        if files.path.name == "b.jsonl":
+            raise PermissionError(13, "Permission denied", str(files.path))
+        return real(files, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_reader, "open_source", open_or_refuse)
+        yield patch
+
+
+@pytest.mark.parametrize("place", [(JobCheckpoint, "publish"), (RecordedSelection, "commit")])
+def test_a_kill_leaves_a_file_set_aside_new(
+    tmp_path: Path, place: tuple[type, str], locked: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a.jsonl", 1)
+    bad = write(tmp_path, "b.jsonl", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*place, gone)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, "1.csv")
+    repeated = run(tmp_path, "1.csv")
+    assert (repeated.rows, list(repeated.set_aside)) == (1, [str(bad)])
+    locked.undo()
+    run(tmp_path, "2.csv")
+    assert (predicted(tmp_path, "1.csv"), predicted(tmp_path, "2.csv")) == ([1], [2])
+
+
+@pytest.mark.parametrize("place", [(JobCheckpoint, "publish"), (RecordedSelection, "commit")])
+def test_a_file_that_becomes_readable_is_predicted(
+    tmp_path: Path, place: tuple[type, str], locked: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a.jsonl", 1)
+    write(tmp_path, "b.jsonl", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*place, gone)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, "1.csv")
+    locked.undo()
+    run(tmp_path, "2.csv")
+    assert sorted(predicted(tmp_path)) == [1, 2]
 
 
 def test_files_that_cannot_be_read_stay_new(tmp_path: Path) -> None:
