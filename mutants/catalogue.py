@@ -848,8 +848,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="set_aside_is_reported",
         file="src/naiad/cli/models/predict.py",
-        text="    if not summary.failed_rows and not summary.set_aside:\n",
-        replacement="    if not summary.failed_rows:\n",
+        text="    if not any(each.failed_rows or each.set_aside for each in outputs):\n",
+        replacement="    if not any(each.failed_rows for each in outputs):\n",
         tests=("integration/test_predict_robustness.py",),
         harm="a batch prediction that could not read a file ends with status 0",
     ),

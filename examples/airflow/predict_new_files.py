@@ -6,7 +6,8 @@ airflow dags test predict_new_files --conf '{"inputs": "s3://houses/in/*.csv", "
 
 Inputs and folder may also be paths. The record of the files is `prices.since.json` in the folder. Each run has an
 output of its own, named by the run, so that a task that is tried again continues it; a run without new files writes
-none. Runs do not overlap, and a run that was missed needs no other one: the next run has its files.
+none. Runs do not overlap, and a run that was missed needs no other one: the next run has its files. It also completes
+the output of a run that did not end, which its result names as `earlier_output`.
 """
 
 from datetime import UTC, datetime

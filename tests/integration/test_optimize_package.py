@@ -153,7 +153,9 @@ def test_model_that_does_not_load_is_named(folder, tmp_path):
 
 def test_damaged_evidence_is_refused(folder, tmp_path):
     path = forged(folder, tmp_path / "forged", **{"evidence/tolerances.json": b"{}"})
-    assert package.verify(path).problems == ["its evidence is not complete: RecordFieldError: field 'precision' is missing"]
+    assert package.verify(path).problems == [
+        "its evidence is not complete: RecordFieldError: field 'precision' is missing"
+    ]
 
 
 def test_path_without_package_is_bad_usage(tmp_path):

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyarrow import parquet
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.tools.predict import PredictJob, Summary, predict
+from naiad.tools.predict.since import selection
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 from naiad.tools.predict.stored_output.stored_output import StoredOutput
 from naiad.tools.predict.stores import object_path, object_reader, store_place
@@ -322,30 +324,98 @@ def test_reasons_of_failures_are_in_the_store(s3: S3Server) -> None:
     assert keys(s3, "some/out.csv") == ["some/out.csv"], "the reasons of the earlier run are gone"
 
 
+def new_files(s3: S3Server, folder: str) -> Callable[..., Summary]:
+    """Return what predicts the new files below a folder into an output with a number."""
+
+    def next_run(number: int, model: Doubling | None = None, **fields) -> Summary:
+        output = s3.url(BUCKET, f"{folder}/made/{number}.csv")
+        return run(s3.url(BUCKET, f"{folder}/*.csv"), output, model, **{"since": "last"} | fields)
+
+    return next_run
+
+
 def test_runs_record_their_files_in_the_store(s3: S3Server) -> None:
-    source = s3.url(BUCKET, "new/*.csv")
-
-    def next_run(number: int, model: Doubling | None = None) -> Summary:
-        return run(source, s3.url(BUCKET, f"made/{number}.csv"), model, since="last")
-
+    next_run = new_files(s3, "new")
     s3.put(BUCKET, "new/a.csv", b"X_0,X_1\n1,2\n")
     assert next_run(1).rows == 1
     assert next_run(2).is_nothing_new
     s3.put(BUCKET, "new/b.csv", b"X_0,X_1\n3,4\n")
 
     def take_over() -> None:
-        assert next_run(3).rows == 1, "a store cannot say that the other run is alive"
+        summary = next_run(3)
+        assert (summary.rows, summary.output) == (1, s3.url(BUCKET, "new/made/2.csv")), "it is completed first"
 
-    with pytest.raises(InferError, match="another process"):
+    with pytest.raises(InferError, match=r"another process continues the job that writes .*made/2\.csv"):
         next_run(2, Interrupted(take_over))
-    assert [each for each in keys(s3, "made/") if ".partial/" not in each] == [
-        "made/1.csv",
-        "made/3.csv",
-        "made/m.since.json",
-    ]
+    there = [each for each in keys(s3, "new/made/") if ".partial/" not in each]  # rows of the run that ended
+    assert there == [f"new/made/{name}" for name in ("1.csv", "2.csv", "m.since.json")]
     s3.put(BUCKET, "new/a.csv", b"X_0,X_1\n5,6\n")
     assert (next_run(4).rows, next_run(5).skipped_files) == (1, 2)
-    assert run(source, s3.url(BUCKET, "made/6.csv"), since="2100-01-01T00:00:00Z").is_nothing_new
+    assert next_run(6, since="2100-01-01T00:00:00Z").is_nothing_new
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("place", [(selection, "finished_mark"), (ObjectStore, "upload")], ids=["mark", "upload"])
+def test_runs_that_overlap_write_no_row_twice(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
+) -> None:
+    """Another run begins while the complete output is made, or on its way to the store."""
+    folder = f"overlap-{place[1]}"
+    next_run, real = new_files(s3, folder), getattr(*place)
+    s3.put(BUCKET, f"{folder}/a.csv", b"X_0,X_1\n1,2\n3,4\n")
+    others: list[Summary] = []
+
+    def begin_another(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        for name, value in ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
+        others.append(next_run(2))
+        return real(*arguments)
+
+    monkeypatch.setattr(*place, begin_another)
+    is_marked = place[1] == "upload"
+    with contextlib.nullcontext() if is_marked else pytest.raises(InferError, match="another process"):
+        next_run(1)
+    assert [each.output for each in others] == [s3.url(BUCKET, f"{folder}/made/1.csv")]
+    assert keys(s3, f"{folder}/made/") == [f"{folder}/made/1.csv", f"{folder}/made/m.since.json"]
+    assert content(s3, f"{folder}/made/1.csv") == b"row,Y_0,Y_1\n0,2.0,4.0\n1,6.0,8.0\n"
+    assert next_run(3).is_nothing_new
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("has_appeared", [True, False])
+def test_an_output_in_the_store_is_compared(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, has_appeared: bool
+) -> None:
+    folder = f"compared-{has_appeared}"
+    next_run = new_files(s3, folder)
+    s3.put(BUCKET, f"{folder}/a.csv", b"X_0,X_1\n1,2\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(*((selection.RecordedSelection, "commit") if has_appeared else (ObjectStore, "upload")), gone)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            next_run(1)
+    if has_appeared:
+        summary = next_run(2)
+        assert (summary.output, summary.rows) == (s3.url(BUCKET, f"{folder}/made/1.csv"), 1)
+        assert next_run(2).is_nothing_new
+        return
+    s3.put(BUCKET, f"{folder}/made/1.csv", b"row,Y_0,Y_1\n0,8.0,9.0\n")
+    with pytest.raises(InferError, match=r"the run that writes .*1\.csv was ended .* --restart"):
+        next_run(2)
+    assert next_run(2, restart=True).rows == 1
+    assert content(s3, f"{folder}/made/2.csv") == b"row,Y_0,Y_1\n0,2.0,4.0\n"
+    assert keys(s3, f"{folder}/made/") == [f"{folder}/made/{name}" for name in ("1.csv", "2.csv", "m.since.json")]
+
+
+def test_an_output_without_rows_is_completed(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    next_run = new_files(s3, "empty")
+    s3.put(BUCKET, "empty/a.csv", b"X_0,X_1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "upload", gone)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            next_run(1)
+    assert next_run(2).output == s3.url(BUCKET, "empty/made/1.csv")
+    assert content(s3, "empty/made/1.csv") == b"row,Y_0,Y_1\n"
 
 
 def test_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,8 @@ class _Run:
             await in_thread(self._selection.commit)
             return replace(self._summary(checkpoint, resumed_rows), set_aside=reader.set_aside)
         except BaseException:
-            await in_thread(checkpoint.discard_if_empty)
+            if not self._selection.is_announced:
+                await in_thread(checkpoint.discard_if_empty)
             raise
         finally:
             checkpoint.close()

@@ -50,7 +50,7 @@ class Reader:
         self.set_aside: dict[str, str] = {}
         """Files that cannot be read, and folders of such, with the reasons."""
         self.unread: list[FilePath] = []
-        """All of these files, also those of the folders."""
+        """All of these files, also the files of the folders."""
         self._job = job
         self._signature = signature
         self._source: RowSource | None = None

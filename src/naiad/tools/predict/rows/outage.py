@@ -3,6 +3,7 @@
 import errno
 
 from naiad.core.errors import ErrorCode, InferError
+from naiad.repository.cloud.objects.stored_object import StoreError
 
 _CODES = (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED)
 _NUMBERS = frozenset(
@@ -30,7 +31,7 @@ _NUMBERS = frozenset(
 def is_outage(error: Exception) -> bool:
     """Return whether another try, later, may read the same rows."""
     if isinstance(error, InferError):
-        return error.code in _CODES
+        return isinstance(error, StoreError) or error.code in _CODES
     return isinstance(error, OSError) and error.errno in _NUMBERS
 
 

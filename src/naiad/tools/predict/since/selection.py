@@ -21,7 +21,7 @@ from naiad.tools.predict.since.earlier_output import (
 )
 from naiad.tools.predict.since.watermark import (
     Mark,
-    Publication,
+    PublishedOutput,
     Watermark,
     WatermarkClaim,
     decode_watermark,
@@ -45,6 +45,8 @@ class Selection:
     """Whether what an earlier run has finished is of other files."""
     claim_id = ""
     """What finished rows must name to be continued; "" where runs are not recorded."""
+    is_announced = False
+    """Whether finished rows must stay: the record says that their output appears."""
     earlier: Summary | None = None
     """Of a run that was ended after its output appeared, and before it was recorded."""
 
@@ -133,8 +135,9 @@ class RecordedSelection(Selection):
             return  # it has appeared before an earlier run was ended
         reasons = {file: excerpt(reason) for file, reason in set_aside.items()}
         mark = finished_mark(finished, claim.output)
-        publication = Publication(mark, position.rows, position.failed_rows, reasons, [*map(_key, unread)])
+        publication = PublishedOutput(mark, position.rows, position.failed_rows, reasons, [*map(_key, unread)])
         self._write(replace(self._watermark, claim=claim.published(publication)))
+        self.is_announced = True
 
     def commit(self) -> None:
         """Record that the output which was announced is there."""
@@ -146,6 +149,7 @@ class RecordedSelection(Selection):
     def go_on(self) -> None:
         """Select the files for the output of the job, without those that could not be read just now."""
         self.output, self.must_restart = self._job.output, False
+        self._check_unclaimed()
         self._begin()
 
     def close(self) -> None:
@@ -170,6 +174,8 @@ class RecordedSelection(Selection):
             self.earlier = _summary(claim.output, publication)
             if is_own:
                 self.skipped = len(self._found) - len(self._new())
+            else:
+                self._check_unclaimed()
             return is_own
         if self._job.restart:
             return self._give_up(claim, is_ours=is_ours and not is_own)
@@ -180,7 +186,7 @@ class RecordedSelection(Selection):
             raise self._uncertain(claim)
         return self._give_up(claim, is_ours=is_ours and not is_own)
 
-    def _appeared(self, claim: WatermarkClaim) -> Publication | None:
+    def _appeared(self, claim: WatermarkClaim) -> PublishedOutput | None:
         """Return the publication of what is there now, if there is one."""
         for each in reversed(claim.publications):
             if is_output_of(each.mark, claim.output, self._job.timeout_s):
@@ -241,7 +247,7 @@ class RecordedSelection(Selection):
     def _take(self, claim: WatermarkClaim) -> None:
         """Have the files of a claim."""
         self._write(replace(self._watermark, claim=replace(claim, run=secrets.token_hex(8))))
-        self.claim_id = claim.id
+        self.claim_id, self.is_announced = claim.id, bool(claim.publications)
         self.output = self._job.output if claim.output == _absolute(self._job.output) else claim.output
         self.files = _only(self._all, set(claim.files))
         self.skipped = len(self._found) - len(claim.files)
@@ -249,7 +255,7 @@ class RecordedSelection(Selection):
     def _new(self) -> list[str]:
         return self._watermark.new(self._found)
 
-    def _commit(self, publication: Publication) -> None:
+    def _commit(self, publication: PublishedOutput) -> None:
         claim = self._claim
         try:
             self._write(self._watermark.committed(self._written(claim.output), publication))
@@ -259,6 +265,11 @@ class RecordedSelection(Selection):
             unread = set(publication.unread)
             if self._watermark.new({path: mark for path, mark in claim.files.items() if path not in unread}):
                 raise
+
+    def _check_unclaimed(self) -> None:
+        """Raise WatermarkTakenError if another run has recorded the output, and has begun one of its own."""
+        if self._watermark.claim is not None:
+            raise WatermarkTakenError(self._where)
 
     def _check_job(self, watermark: Watermark) -> None:
         inputs = [*map(_absolute, self._job.inputs)]
@@ -312,7 +323,7 @@ def _mark(path: FilePath) -> Mark:
     return file_mark(path) if isinstance(path, Path) else [path.item.size_bytes, path.item.identity]
 
 
-def _summary(output: str, publication: Publication) -> Summary:
+def _summary(output: str, publication: PublishedOutput) -> Summary:
     rows, failed_rows, set_aside = publication.rows, publication.failed_rows, publication.set_aside
     rejected = f"{output}.rejected.jsonl" if failed_rows or set_aside else ""
     return Summary(rows, failed_rows, 0.0, output, rejected, rows, set_aside)

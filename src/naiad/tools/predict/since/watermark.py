@@ -27,7 +27,7 @@ Mark = Sequence[int | str] | str
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class PublishedOutput:
     """A complete output that appears now."""
 
     mark: Mark
@@ -47,13 +47,13 @@ class WatermarkClaim:
     output: str
     files: Mapping[str, Mark]
     id: str = ""
-    """Random; the finished rows name it, so that those of another job are not continued."""
+    """Random; the finished rows name it, so that the rows of another job are not continued."""
     run: str = ""
     """Random: of the run that has the claim now, so that one which it takes the claim from sees it."""
-    publications: Sequence[Publication] = ()
-    """Of this run and those that it continues; without one the output has not appeared."""
+    publications: Sequence[PublishedOutput] = ()
+    """Of this run and of the runs that it continues; without one the output has not appeared."""
 
-    def published(self, publication: Publication) -> "WatermarkClaim":
+    def published(self, publication: PublishedOutput) -> "WatermarkClaim":
         """Return the claim of a run whose output appears now."""
         others = [each for each in self.publications if each != publication]
         return replace(self, publications=[*others, publication][-_MAX_PUBLICATIONS:])
@@ -72,7 +72,7 @@ class Watermark:
         """Return the paths of the files that no run has predicted as they are now."""
         return [path for path, mark in found.items() if self.known.get(path) not in (mark, OUTPUT)]
 
-    def committed(self, written: Iterable[str], publication: Publication) -> "Watermark":
+    def committed(self, written: Iterable[str], publication: PublishedOutput) -> "Watermark":
         """Return the record after the output of the claim appeared: `written` are its files.
 
         Files that were set aside stay new: another run may be able to read them.
@@ -117,14 +117,14 @@ def _decoded(claim: Mapping[str, object]) -> WatermarkClaim:
     return WatermarkClaim(output, files, id_, run, [_publication(each) for each in publications])
 
 
-def _publication(found: Mapping[str, object]) -> Publication:
+def _publication(found: Mapping[str, object]) -> PublishedOutput:
     mark, rows, failed_rows = found["mark"], found["rows"], found["failed_rows"]
     set_aside, unread = found["set_aside"], found["unread"]
     if not isinstance(mark, list) or not isinstance(rows, int) or not isinstance(failed_rows, int):
         raise TypeError("a publication has no mark and counts")
     if not isinstance(set_aside, dict) or not isinstance(unread, list):
         raise TypeError("a publication has no files that were set aside")
-    return Publication(mark, rows, failed_rows, set_aside, unread)
+    return PublishedOutput(mark, rows, failed_rows, set_aside, unread)
 
 
 def decode_watermark(content: bytes, where: str) -> Watermark:

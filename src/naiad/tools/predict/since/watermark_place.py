@@ -1,6 +1,5 @@
 """Where a watermark is kept: a file, or an object of a store."""
 
-import contextlib
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -32,7 +31,7 @@ class WatermarkPlace(Protocol):
         """Return what is there; None without it."""
 
     def write(self, content: bytes) -> None:
-        """Replace what was read last, at once; each content is another one.
+        """Replace what was read or written last, at once.
 
         Raises WatermarkTakenError if another process has done so.
         """
@@ -97,10 +96,10 @@ class StoredWatermark:
     def write(self, content: bytes) -> None:
         """Replace the object."""
         _check_size(len(content), self._url)
-        with contextlib.suppress(ObjectChangedError):  # Perhaps by a write of ours whose answer was lost.
-            self._objects.write(self._name, content, self._version)
-        if self.read() != content:
-            raise WatermarkTakenError(self._url)
+        try:
+            self._version = self._objects.write(self._name, content, self._version)
+        except ObjectChangedError:
+            raise WatermarkTakenError(self._url) from None
 
     def close(self) -> None:
         """Nothing is open."""

@@ -116,7 +116,7 @@ def test_outage_sets_no_file_aside(
 BYTES = signature({"X": (DataType.BYTES, (1,))})
 
 
-def test_file_of_a_folder_that_is_gone_fails_alone(tmp_path: Path) -> None:
+def test_missing_file_of_a_folder_fails_alone(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()

@@ -251,7 +251,7 @@ def test_another_file_of_the_name_proves_nothing(
     assert predicted(tmp_path, "2.csv")[:9] == [*range(8), 9]
 
 
-def test_an_output_that_may_have_appeared_is_asked_for(tmp_path: Path) -> None:
+def test_an_output_that_may_have_appeared_is_named(tmp_path: Path) -> None:
     """As a record in a store is read on another machine, which has neither the output nor its finished rows."""
     write(tmp_path, "a.jsonl", 1, 2)
     state = str(tmp_path / "state.json")
