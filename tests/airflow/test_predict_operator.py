@@ -1,6 +1,7 @@
 """Batch prediction as a task."""
 
 import json
+import os
 
 import pytest
 import trustme
@@ -8,6 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.integrations.airflow.hooks import NaiadHook
 from naiad.integrations.airflow.operators import NaiadPredictOperator
+from naiad.tools.predict.job_checkpoint import JobCheckpoint
 from support import onnx_models
 from support.airflow_connections import connection
 
@@ -38,6 +40,23 @@ def test_failed_rows_can_fail_the_task(tmp_path):
     with pytest.raises(AirflowException, match="connection 'naiad_default'"):
         operator(tmp_path, max_failed_rows=0).execute({})
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_result_names_an_output_that_was_completed(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobCheckpoint, "publish", refuse)
+        with pytest.raises(AirflowException, match="the disk is full"):
+            operator(tmp_path, since="last").execute({})
+    before = (tmp_path / "rows.csv").stat()
+    next_run = operator(tmp_path, since="last", output_path=str(tmp_path / "next.jsonl"))
+    os.utime(tmp_path / "rows.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (tmp_path / "more.csv").write_text("a,b,c,d\n0,1,2,3\n")
+    result = next_run.execute({})
+    assert (result["rows"], result["output"]) == (1, str(tmp_path / "next.jsonl"))
+    assert result["earlier_output"] == str(tmp_path / "out.jsonl")
 
 
 def test_certificates_of_the_connection_are_refused(tmp_path, server, monkeypatch):
