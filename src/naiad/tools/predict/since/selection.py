@@ -250,7 +250,7 @@ class RecordedSelection(Selection):
         self.claim_id, self.is_announced = claim.id, bool(claim.publications)
         self.output = self._job.output if claim.output == _absolute(self._job.output) else claim.output
         self.files = _only(self._all, set(claim.files))
-        self.skipped = len(self._found) - len(claim.files)
+        self.skipped = len(self._found) - len(self._new())
 
     def _new(self) -> list[str]:
         return self._watermark.new(self._found)

@@ -166,6 +166,7 @@ def test_the_next_run_continues_an_output_first(tmp_path: Path, interrupted: Pre
         summary = predict(next_job(interrupted))
     assert summary.earlier is not None
     assert (summary.earlier.rows, summary.earlier.resumed_rows > 0, summary.rows) == (9, True, 1)
+    assert (summary.earlier.skipped_files, summary.skipped_files) == (0, 2), "a later file is new"
     assert (predicted(tmp_path, "1.csv"), predicted(tmp_path, "2.csv")) == ([*range(8), 9], [10])
     assert not list((tmp_path / "out").glob("*.partial"))
 
