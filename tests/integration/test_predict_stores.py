@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,14 @@ from pyarrow import parquet
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.tools.predict import PredictJob, Summary, predict
+from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.since import selection
+from naiad.tools.predict.stored_output import life_sign
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 from naiad.tools.predict.stored_output.stored_output import StoredOutput
 from naiad.tools.predict.stores import object_path, object_reader, store_place
-from support.batch_parts import Doubling, served
+from naiad.tools.predict.stores.store_place import StorePlace
+from support.batch_parts import Doubling, Tensors, served
 from support.google_writes import GoogleWrites
 from support.object_stores import ENVIRONMENT, Door, S3Server, error_body
 from support.part_pools import Losses, distributed
@@ -213,6 +216,103 @@ def test_a_later_run_takes_the_job_over(s3: S3Server) -> None:
     assert "taken.csv.partial/job.json" in keys(s3, "taken.csv"), "the other run has it"
 
 
+def other_run(output: str, *, restart: bool = True) -> StoredCheckpoint:
+    """Return the job of another run, with other inputs if it begins again."""
+    facts: dict[str, str] = {}
+    if not restart:
+        found = StorePlace(f"{output}.partial", 10, "--output").objects.read("job.json", 1 << 20)
+        assert found is not None
+        facts = json.loads(found[0])["facts"]
+    return StoredCheckpoint(output, facts, restart=restart, patience_s=10)
+
+
+@pytest.fixture
+def uploading(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What happens while an output is uploaded; signs change fast."""
+    happens: list[Callable[[], object]] = []
+    upload = ObjectStore.upload
+
+    def interrupted(self: ObjectStore, key: str, path: Path) -> None:
+        if happens:
+            happens.pop()()
+        upload(self, key, path)
+
+    monkeypatch.setattr(ObjectStore, "upload", interrupted)
+    monkeypatch.setattr(life_sign, "BEAT_S", 0.02)
+    monkeypatch.setattr(life_sign, "WATCH_S", 2.0)
+    yield happens
+    assert not happens
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_no_run_takes_over_while_the_output_appears(
+    s3: S3Server, tmp_path: Path, uploading: list[Callable[[], object]], restart: bool
+) -> None:
+    output = s3.url(BUCKET, f"apart{restart}.csv")
+
+    def refused() -> None:
+        with pytest.raises(InferError, match=r"another process writes .* now; wait for its end") as caught:
+            other_run(output, restart=restart)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+
+    uploading.append(refused)
+    assert run(s3.url(BUCKET, "in/rows.csv"), output).rows == len(VALUES)
+    assert content(s3, f"apart{restart}.csv") == expected(tmp_path, ".csv")
+    assert keys(s3, f"apart{restart}.csv") == [f"apart{restart}.csv"]
+
+
+def test_a_run_without_its_job_removes_nothing(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, uploading: list[Callable[[], object]]
+) -> None:
+    """The sign of the first run stops, as if its machine had slept, and the second one takes its job over."""
+    output = s3.url(BUCKET, "asleep.csv")
+    monkeypatch.setattr(life_sign, "BEAT_S", 1000.0)
+    monkeypatch.setattr(life_sign, "WATCH_S", 0.1)
+    uploading.append(lambda: other_run(output).folder.put(0, WrittenRows(1, 0, {})))
+    with pytest.raises(InferError, match="another process continues the job"):
+        run(s3.url(BUCKET, "in/rows.csv"), output)
+    left = keys(s3, "asleep.csv.partial/")
+    assert len(left) == 2, left
+    assert {left[0].endswith(".rows"), left[1].endswith(".rows")} == {True, False}
+    assert "asleep.csv.partial/job.json" in left
+
+
+@pytest.mark.usefixtures("often", "uploading")
+def test_a_sign_of_a_killed_run_is_removed(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, delete = s3.url(BUCKET, "signed.csv"), ObjectStore.delete
+    monkeypatch.setattr(life_sign, "WATCH_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "upload", gone)
+        patch.setattr(
+            ObjectStore, "delete", lambda self, keys: gone() if "publishing" in keys[0] else delete(self, keys)
+        )
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            run(s3.url(BUCKET, "in/rows.csv"), output)
+    assert any("publishing-" in key for key in keys(s3, "signed.csv.partial/"))
+    assert run(s3.url(BUCKET, "in/rows.csv"), output).resumed_rows == len(VALUES)
+    assert content(s3, "signed.csv") == expected(tmp_path, ".csv")
+    assert keys(s3, "signed.csv") == ["signed.csv"]
+
+
+def test_one_of_two_runs_has_the_job(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one takes over right after the first has written its head."""
+    output = s3.url(BUCKET, "both.csv")
+    runs: list[StoredCheckpoint] = []
+    write = ObjectStore.write
+
+    def interrupted(self: ObjectStore, key: str, *arguments: Any) -> Any:
+        answer = write(self, key, *arguments)
+        monkeypatch.setattr(ObjectStore, "write", write)
+        runs.append(other_run(output))
+        return answer
+
+    monkeypatch.setattr(ObjectStore, "write", interrupted)
+    first = other_run(output)
+    with pytest.raises(InferError, match="another process continues the job"):
+        first.check_is_ours()
+    runs[0].check_is_ours()
+
+
 SLOW_DOWN = (503, error_body("SlowDown", "Please reduce your request rate."))
 
 
@@ -297,6 +397,76 @@ def test_rows_of_an_absent_store_do_not_fail(s3: S3Server, tmp_path: Path) -> No
     assert content(s3, "away/empty.csv") == b"row,Y_0,Y_1\n"
 
 
+ACCESS_DENIED = (403, error_body("AccessDenied", "Access Denied"))
+
+
+def denies(*ends: str, method: str = "GET") -> Door:
+    return lambda asked, path: ACCESS_DENIED if asked == method and path.endswith(ends) else None
+
+
+def test_one_denied_object_is_set_aside(s3: S3Server, tmp_path: Path) -> None:
+    for suffix in (".jsonl", ".csv", ".npy", ".parquet"):
+        for name in "abc":
+            s3.put(BUCKET, f"denied{suffix}/{name}{suffix}", formats()[suffix])
+        source = s3.url(BUCKET, f"denied{suffix}/*{suffix}")
+        with door(s3, denies(f"b{suffix}")):
+            summary = run(source, str(tmp_path / f"out{suffix}.csv"))
+        assert summary.rows == 2 * len(VALUES)
+        ((file, reason),) = summary.set_aside.items()
+        assert file.endswith(f"b{suffix}")
+        assert "AccessDenied" in reason
+        with door(s3, denies(suffix)), pytest.raises(InferError, match="access is denied") as caught:
+            run(source, str(tmp_path / f"none{suffix}.csv"))
+        assert caught.value.code is ErrorCode.UNAVAILABLE, "it may be the credential"
+
+
+class Bytes(Doubling):
+    inputs: ClassVar[Tensors] = {"X": (Doubling.outputs["NAME"][0], (1,))}
+
+    async def infer(self, inputs, outputs):
+        return {"Y": np.ones((len(inputs["X"]), 2), np.float32)}
+
+
+def test_denied_object_of_a_folder_fails_alone(s3: S3Server, tmp_path: Path) -> None:
+    for name in "abcd":
+        s3.put(BUCKET, f"pictures/{name}.bin", b"1")
+    url = s3.url(BUCKET, "pictures/")
+
+    def refuse(method: str, path: str) -> "tuple[int, str] | None":
+        if path.endswith("d.bin"):
+            s3.door = denies("a.bin")
+            s3.delete(BUCKET, "pictures/d.bin")
+        return denies("a.bin")(method, path)
+
+    with door(s3, refuse):
+        summary = run(url, str(tmp_path / "out.jsonl"), Bytes())
+    assert (summary.rows, summary.failed_rows) == (4, 2)
+    lines = (tmp_path / "out.jsonl.rejected.jsonl").read_text().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [0, 3]
+    with door(s3, denies(".bin")), pytest.raises(InferError, match="access is denied"):
+        run(url, str(tmp_path / "none.jsonl"), Bytes())
+    folder = object_path.ObjectFolder(store_place.StorePlace(url.rstrip("/"), 10))
+    with door(s3, denies("a.bin")), pytest.raises(InferError, match="access is denied") as caught:
+        folder.read("a.bin", 10)
+    assert caught.value.code is ErrorCode.INVALID_ARG, "a failed row"
+    with door(s3, denies(".bin", "")), pytest.raises(InferError, match="access is denied") as caught:
+        folder.read("a.bin", 10)
+    assert caught.value.code is ErrorCode.UNAVAILABLE, "the end of the job"
+
+
+def test_workers_that_may_not_write_end_the_job(s3: S3Server) -> None:
+    source, output = s3.url(BUCKET, "in/rows.csv"), s3.url(BUCKET, "unwritten.csv")
+    job = PredictJob("models", "m", [source], output, outputs=("Y",), ray="local", workers=2)
+    with (
+        distributed(Doubling(max_batch_size=64)) as pools,
+        door(s3, denies(".rows", method="PUT")),
+        pytest.raises(InferError, match=r"access is denied .*\(worker on "),
+    ):
+        predict(job)
+    assert len({part.row for part in pools[0].executed}) == len(pools[0].executed), "none has another try"
+    assert not [key for key in keys(s3, "unwritten.csv") if ".partial/" not in key]
+
+
 def test_an_object_that_is_replaced_ends_the_run(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,19 +534,20 @@ def test_runs_that_overlap_write_no_row_twice(
     next_run, real = new_files(s3, folder), getattr(*place)
     s3.put(BUCKET, f"{folder}/a.csv", b"X_0,X_1\n1,2\n3,4\n")
     others: list[Summary] = []
+    is_marked = place[1] == "upload"
 
     def begin_another(*arguments: Any) -> Any:
         monkeypatch.undo()
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
-        others.append(next_run(2))
+        with pytest.raises(InferError, match="another process writes") if is_marked else contextlib.nullcontext():
+            others.append(next_run(2))
         return real(*arguments)
 
     monkeypatch.setattr(*place, begin_another)
-    is_marked = place[1] == "upload"
     with contextlib.nullcontext() if is_marked else pytest.raises(InferError, match="another process"):
         next_run(1)
-    assert [each.output for each in others] == [s3.url(BUCKET, f"{folder}/made/1.csv")]
+    assert [each.output for each in others] == [s3.url(BUCKET, f"{folder}/made/1.csv")] * (not is_marked)
     assert keys(s3, f"{folder}/made/") == [f"{folder}/made/1.csv", f"{folder}/made/m.since.json"]
     assert content(s3, f"{folder}/made/1.csv") == b"row,Y_0,Y_1\n0,2.0,4.0\n1,6.0,8.0\n"
     assert next_run(3).is_nothing_new
@@ -416,6 +587,16 @@ def test_an_output_without_rows_is_completed(s3: S3Server, monkeypatch: pytest.M
             next_run(1)
     assert next_run(2).output == s3.url(BUCKET, "empty/made/1.csv")
     assert content(s3, "empty/made/1.csv") == b"row,Y_0,Y_1\n"
+
+
+def test_a_folder_without_objects_has_nothing_new(s3: S3Server) -> None:
+    source, output = s3.url(BUCKET, "later/"), s3.url(BUCKET, "later-out/1.jsonl")
+    assert run(source, output, Bytes(), since="last").is_nothing_new
+    assert not keys(s3, "later-out/")
+    with pytest.raises(InferError, match="there is no object below it"):
+        run(source, output, Bytes())
+    s3.put(BUCKET, "later/a.bin", b"1")
+    assert run(source, output, Bytes(), since="last").rows == 1
 
 
 def test_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.version import __version__
-from naiad.files.temporary import own_directory
+from naiad.files.temporary import own_directory, remove_abandoned
+from naiad.repository.cloud.objects.stored_object import StoreError
 from naiad.tools.predict.distributed.part import JobPart, OpenedModel, PartOutcome, WorkerProblem
 from naiad.tools.predict.files.input_files import open_source
 from naiad.tools.predict.files.row_writer import RowWriter, WrittenRows
@@ -47,6 +48,7 @@ class PartWorker:
     async def open(self) -> OpenedModel | WorkerProblem:
         """Load the model, or connect to its server."""
         try:
+            remove_abandoned()
             _enter(self._folder, self._job)
             self._endpoint = await self._stack.enter_async_context(open_endpoint(self._job))
             metadata, config = await self._endpoint.metadata(), await self._endpoint.config()
@@ -161,5 +163,6 @@ def _enter(folder: str, job: PredictJob) -> None:
 def _problem(error: BaseException) -> WorkerProblem:
     host = socket.gethostname()
     if isinstance(error, InferError):
-        return WorkerProblem(f"{error.message.strip()} (worker on {host})", error.code)
+        text = f"{error.message.strip()} (worker on {host})"
+        return WorkerProblem(text, error.code, is_of_store=isinstance(error, StoreError))
     return WorkerProblem(f"{str(error) or type(error).__name__} (worker on {host})")

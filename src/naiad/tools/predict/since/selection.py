@@ -165,8 +165,9 @@ class RecordedSelection(Selection):
     def _settle(self, claim: WatermarkClaim) -> bool:
         """Deal with a run that did not end. Return whether its output is that of the selection."""
         is_own = claim.output == _absolute(self._job.output)
-        publication = self._appeared(claim)
+        # Before the output is looked for: a run that writes it now keeps its claim, and this one ends.
         is_ours = bool(claim.id) and self._facts(claim.output).get(CLAIM) == claim.id
+        publication = self._appeared(claim)
         if publication is not None:
             self._commit(publication)
             if is_ours:
