@@ -77,8 +77,10 @@ class GenerationCall:
                 if self._is_over:
                     return
                 self._engine.inference.submit(request)
-        except InferError:
-            self._cancel([request for request in self._stop() if request.model is not None])
+        except InferError as error:
+            self._cancel([each for each in self._stop() if each.model is not None])
+            if request is not requests[0]:
+                raise error.of_part() from None
             raise
 
     def _request(self, choice: Choice, forwarding: HeaderForwarding | None) -> InferRequest:
@@ -185,6 +187,8 @@ class GenerationCall:
         others = self._stop(but=request)
         model, version = request.header.model_name, request.header.model_version
         self._cancel(others)
+        if len(self._choices) > 1:
+            error = error.of_part()
         if not self._has_begun:
             failed_requests.respond(self._context, request.id, model, version, error)
             return
