@@ -72,14 +72,16 @@ class GenerationCall:
         self._open = dict(zip(requests, self._choices, strict=True))
         self._context.on_disconnect = self._abandon
         self._context.on_pause = self._set_paused
+        submitted_count = 0
         try:
             for request in requests:
                 if self._is_over:
                     return
                 self._engine.inference.submit(request)
+                submitted_count += 1
         except InferError as error:
             self._cancel([each for each in self._stop() if each.model is not None])
-            if request is not requests[0]:
+            if submitted_count:
                 raise error.of_part() from None
             raise
 
