@@ -20,6 +20,7 @@ from naiad.backend.vllm.engine_tensors import EngineResponses, check_config, com
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import InferRequest
+from naiad.worker.group_watcher import watch_group
 
 _log = logging.getLogger(__name__)
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -65,6 +66,8 @@ class VllmModel(Model):
             raise directory.error(
                 f"has arguments that vLLM {library.version} does not take: {reason(error)}"
             ) from error
+        # The engine is a process of its own, or several.
+        watch_group()
         context = self._context
         responses = EngineResponses(context.name, context.version)
         engine = AsyncEngine(library, made, responses, directory.adapters, context.name)
