@@ -36,7 +36,7 @@ BATCHES = MAX_REQUESTS + 4
 
 
 class Engine(RecordingEngine):
-    """Three models; it accepts so many requests, and refuses the others."""
+    """Three models; it accepts `room` requests, and refuses later ones."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
