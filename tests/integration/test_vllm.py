@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import threading
+from pathlib import Path
 
 import httpx
 import openai
@@ -34,6 +36,7 @@ def scene(tmp_path_factory):
     write_model(repository, "words", LAYOUT + CHAT, {})
     write_vllm(repository / "words" / "1")
     write_vllm(repository / "bare" / "1")
+    write_vllm(repository / "processes" / "1", model="processes")
     calls = tmp_path_factory.mktemp("calls") / "calls"
     environment = {"PYTHONPATH": f"{SOURCE}{os.pathsep}{DOUBLE}", "VLLM_DOUBLE_CALLS": str(calls)}
     log = tmp_path_factory.mktemp("log") / "log"
@@ -49,7 +52,7 @@ def client(scene):
 
 
 def test_completion_has_text_reason_and_usage(client):
-    assert [each.id for each in client.models.list()] == ["bare", "words"]
+    assert [each.id for each in client.models.list()] == ["bare", "processes", "words"]
     for model in ("bare", "words"):
         found = client.completions.create(model=model, prompt="one two three", max_tokens=2)
         assert (found.choices[0].text, found.choices[0].finish_reason) == ("three two", "length")
@@ -118,3 +121,26 @@ def test_dead_engine_is_replaced(scene, client):
 
     wait_until(is_back, "no other engine has started")
     assert "has died; the worker exits" in scene.server.log_text()
+
+
+def test_killed_server_leaves_no_process(scene):
+    """It is the last test: an engine in processes of its own ends with the server, which cannot end it."""
+    (started,) = [call for call in scene.calls() if call.startswith("process=")]
+    engine = int(started.partition("=")[2])
+    group = os.getpgid(engine)
+    os.kill(engine, 0)
+    scene.server.signal(signal.SIGKILL)
+    scene.server.wait_exit()
+    wait_until(lambda: not members_of(group), "processes of the engine are left")
+
+
+def members_of(group):
+    """Return the processes of a group that have not ended."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, its_group = (directory / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        found += [directory.name] if int(its_group) == group and state not in "XZ" else []
+    return found

@@ -140,6 +140,10 @@ class InferError(Exception):
             rejection=self.rejection,
         )
 
+    def of_part(self) -> "InferError":
+        """Return the failure of a whole of which this is one part: its other parts may have been executed."""
+        return self if self.has_begun else self.with_message(self.message)
+
     def __repr__(self) -> str:
         return f"InferError({self.code.name}, {self.message!r})"
 

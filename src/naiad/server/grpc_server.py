@@ -31,8 +31,8 @@ _AT_ONCE = 32
 """Responses that are taken in one turn of the loop."""
 _END_S = 1.0
 """For the end of a stream after its final response."""
-_PAUSE_S = 0.005
-"""Between two looks whether a client that did not read does."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+"""Between two looks whether a client that did not read does; doubled after each, as thousands may be waited for."""
 _STRICT = {"triton_grpc_error": "true"}
 """Triton: an error ends the stream with its status, in place of a message without a code."""
 
@@ -102,8 +102,8 @@ class GrpcServer:
                     count += 1
                     if not count % _AT_ONCE:
                         await asyncio.sleep(0)  # other work of the loop has its turn
-                    while is_paused():
-                        await asyncio.sleep(_PAUSE_S)
+                    if is_paused():
+                        await _end_of_pause(is_paused)
 
         async def run() -> None:
             on_stream(await _caught(receive(), timeout_s if deadline_s is None else min(timeout_s, deadline_s)))
@@ -152,6 +152,14 @@ class GrpcServer:
     def close(self) -> None:
         """Close the connections."""
         self._calls.close()
+
+
+async def _end_of_pause(is_paused: Callable[[], bool]) -> None:
+    """Wait until a client reads again. It is answered late by no more than the time that it did not read."""
+    pause_s = _PAUSE_S
+    while is_paused():
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 async def _caught(work: Coroutine[Any, Any, _T], timeout_s: float) -> _T | RemoteFailure:

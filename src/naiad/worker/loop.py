@@ -49,6 +49,7 @@ from naiad.worker.execution.execution import (
     with_rescheduled,
 )
 from naiad.worker.execution.response_sender import ResponseSender
+from naiad.worker.group_watcher import follow_channel
 from naiad.worker.model_class import Readiness, join_group, leave_group, load_class
 
 _PR_SET_PDEATHSIG = 1
@@ -63,6 +64,7 @@ def run(arguments: list[str]) -> None:
     dump_on_signal()
     for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
         os.set_inheritable(descriptor, False)
+    follow_channel(read_fd)
     side = ControlSocket(socket.socket(fileno=side_fd))
     _redirect(side)
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):

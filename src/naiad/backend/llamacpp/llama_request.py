@@ -1,10 +1,11 @@
 """From the tensors of a request to the body that llama.cpp's server takes."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from naiad.backend.llamacpp.json_schema import check_schema
+from naiad.backend.llamacpp.message_marks import check_marks
 from naiad.backend.texts.generation.generation_request import (
     NUMBERS,
     SamplingRules,
@@ -15,6 +16,7 @@ from naiad.backend.texts.generation.generation_request import (
 )
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import InferRequest
+from naiad.core.texts.mark_search import MarkSearch
 
 MAX_LOGPROBS = 20
 _RENAMED = {"repetition_penalty": "repeat_penalty"}
@@ -27,6 +29,7 @@ _INTEGERS: Mapping[str, tuple[int, int]] = {
 _RULES = SamplingRules("llama.cpp models", NUMBERS, _INTEGERS, ("ignore_eos",))
 _MAX_NAMES = 8
 """Functions that an error names."""
+_NO_MARKS = MarkSearch(())
 _SEEDS = 0xFFFFFFFF
 """llama.cpp: seeds have 32 bits, and this one means a random one."""
 
@@ -43,7 +46,7 @@ class LlamaRequest:
     """How many other tokens it wants beside each; None for no probabilities."""
 
 
-def read_llama_request(request: InferRequest, *, has_template: bool, marks: Collection[str] = ()) -> LlamaRequest:
+def read_llama_request(request: InferRequest, *, has_template: bool, marks: MarkSearch = _NO_MARKS) -> LlamaRequest:
     """Return what a request asks for. Raises InferError(INVALID_ARG) with input, value and what is expected.
 
     A chat with one of `marks` in its messages is refused.
@@ -61,7 +64,8 @@ def read_llama_request(request: InferRequest, *, has_template: bool, marks: Coll
         if not has_template:
             raise invalid_argument("the model file has no chat template; send 'text_input'")
         body["messages"] = json_of("messages", messages, list)
-        _check_marks(body["messages"], marks)
+        if marks.has_marks:
+            check_marks(request, body["messages"], marks)
         body |= _tools(texts)
         body |= {} if logprobs is None else {"logprobs": True, "top_logprobs": max(1, logprobs)}
     else:
@@ -71,30 +75,6 @@ def read_llama_request(request: InferRequest, *, has_template: bool, marks: Coll
         body |= _response_format(json_of("response_format", texts["response_format"], dict))
     streams = bool(tensors["stream"][0]) if "stream" in tensors else False
     return LlamaRequest(bool(messages), body, streams, logprobs)
-
-
-def _check_marks(messages: Sequence[Any], marks: Collection[str]) -> None:
-    beginnings = {mark[0] for mark in marks}
-    for position, message in enumerate(messages):
-        for text in _texts_in(message):
-            if any(each in text for each in beginnings):
-                # One by one: a regular expression of all marks would hold the interpreter's lock for all of a text.
-                mark = next((each for each in marks if each in text), "")
-                if mark:
-                    raise invalid_argument(
-                        f"'messages[{position}]' has '{excerpt(mark)}', which is a mark of the model's format and "
-                        "not text for it; send the message without it (parameter 'special_tokens')"
-                    )
-
-
-def _texts_in(found: Any) -> Iterator[str]:
-    left = [found]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, (list, dict)):
-            left += each.values() if isinstance(each, dict) else each
 
 
 _TEXTS: Mapping[str, int] = {

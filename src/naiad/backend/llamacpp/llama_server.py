@@ -15,6 +15,7 @@ from naiad.backend.framework import ModelFile, Parameters, cpu_instance_count, f
 from naiad.backend.llamacpp.gguf_header import GgufHeader, read_gguf_header, read_marks
 from naiad.backend.llamacpp.template_guard import DEFAULT_TIMEOUT_S, TemplateGuard
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.texts.mark_search import MarkSearch
 from naiad.files.temporary import OwnDirectory
 
 DEFAULT_CONTEXT_TOKENS = 4096
@@ -75,7 +76,7 @@ class LlamaServer:
             raise parameters.error("context_tokens", f"a number from 16 to {known}")
         self.has_template = file.header.has_chat_template
         self.window = window
-        self.marks = file.marks()
+        self.marks = MarkSearch(file.marks())
         """What the messages of chats may not have in them."""
         self.default_max_tokens = parameters.count("max_tokens", 0, maximum=known)
         self._server: Any = None

@@ -18,8 +18,9 @@ from naiad.backend.vllm.engine_library import import_library
 from naiad.backend.vllm.engine_request import read_engine_request
 from naiad.backend.vllm.engine_tensors import EngineResponses, check_config, completed_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import InferRequest
+from naiad.worker.group_watcher import watch_group
 
 _log = logging.getLogger(__name__)
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -65,6 +66,8 @@ class VllmModel(Model):
             raise directory.error(
                 f"has arguments that vLLM {library.version} does not take: {reason(error)}"
             ) from error
+        # The engine is a process of its own, or several.
+        watch_group()
         context = self._context
         responses = EngineResponses(context.name, context.version)
         engine = AsyncEngine(library, made, responses, directory.adapters, context.name)
@@ -72,14 +75,29 @@ class VllmModel(Model):
         return VllmInstance(engine, responses, directory)
 
     def _choose_gpu(self, spec: InstanceSpec) -> None:
-        """Show the engine one GPU. Raises InferError(INVALID_ARG) if it needs several."""
+        """Show the engine one GPU of those that this process sees.
+
+        Raises InferError(INVALID_ARG) if it needs several, or if there is no such GPU.
+        """
         count = self._directory.count("tensor_parallel_size") * self._directory.count("pipeline_parallel_size")
         if count > 1:
             raise invalid_argument(
                 f"model '{self._context.name}': its engine uses {count} GPUs, and an instance of KIND_GPU has one; "
                 "write instance_group { count: 1 kind: KIND_MODEL }"
             )
-        os.environ[_VISIBLE_GPUS] = str(spec.device_id)
+        granted = os.environ.get(_VISIBLE_GPUS)
+        os.environ[_VISIBLE_GPUS] = str(spec.device_id) if granted is None else self._granted_gpu(granted, spec)
+
+    def _granted_gpu(self, granted: str, spec: InstanceSpec) -> str:
+        """Return an entry of CUDA_VISIBLE_DEVICES, a number or a name: the instance has a number within these."""
+        entries = list(dict.fromkeys(entry for each in granted.split(",") if (entry := each.strip())))
+        if spec.device_id >= len(entries):
+            raise invalid_argument(
+                f"model '{self._context.name}': instance '{spec.name}' is on GPU {spec.device_id}, and "
+                f"{_VISIBLE_GPUS} is '{excerpt(granted)}', which has {len(entries)}; change 'gpus' of the instance "
+                "group, or the variable"
+            )
+        return entries[spec.device_id]
 
 
 class VllmInstance(GeneratingInstance):

@@ -136,9 +136,7 @@ class LargeRequest:
 
     def _fail(self, error: InferError) -> None:
         if self._error is None:
-            if not error.has_begun:
-                error = error.with_message(error.message)  # other parts may have begun
-            self._error = InferResponse(self._names(), error=error)
+            self._error = InferResponse(self._names(), error=error.of_part())
             self._end_parts()
 
     def _names(self, outputs: Sequence[TensorSpec] = ()) -> ResponseHeader:

@@ -69,6 +69,7 @@ class InferStream:
         "_is_paused",
         "_is_strict",
         "_job",
+        "_message_count",
         "_on_response",
         "_open",
         "_open_bytes",
@@ -102,6 +103,10 @@ class InferStream:
         """A request whose model is loaded; the stream is paused meanwhile, and keeps its order."""
         self._forwarding = forwarding
         self._is_strict = _wants_grpc_errors(call.metadata)
+        self._message_count = 0
+        """Only counted in a stream that ends with its first error, which may concern other requests too."""
+        if self._is_strict:
+            self._decode = self._decode_counted
         self._open: set[InferRequest] = set()
         self._open_bytes = 0
         self._response_bytes = 0
@@ -140,8 +145,13 @@ class InferStream:
         """Answer the request in `message` with an error; it is not submitted."""
         self._reject_undecoded(message, error)
 
+    def _decode_counted(self, message: Buffer) -> Decoded:
+        self._message_count += 1
+        return self._decoder.decode(message)
+
     def _decode_large(self, message: Buffer) -> None:
         """Decode a large message in slices; the stream is paused meanwhile."""
+        self._message_count += 1
         job = self._runner.run(
             self._call.client,
             prepare(self._decoder, message),
@@ -333,6 +343,8 @@ class InferStream:
         header = request.header
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first inference error ends the call.
+            if self._message_count > 1:
+                error = error.of_part()
             self.fail()
             failed_requests.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return

@@ -16,7 +16,9 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, ignore_response
 from naiad.core.tensor import TensorSpec
+from naiad.core.texts.mark_search import MarkSearch
 
+MARKS = MarkSearch(["<|end|>", "<tool_call>"])
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
 
 
@@ -47,9 +49,9 @@ def test_marks_in_messages_are_refused_where_wanted(message, mark):
     request = request_of(messages=json.dumps([{"role": "user", "content": "a < b"}, message]))
     assert read_llama_request(request, has_template=True).is_chat
     with pytest.raises(InferError, match=r"'messages\[1\]' has '" + re.escape(mark)):
-        read_llama_request(request, has_template=True, marks=["<|end|>", "<tool_call>"])
+        read_llama_request(request, has_template=True, marks=MARKS)
     prompt = request_of(text_input=mark)
-    assert read_llama_request(prompt, has_template=True, marks=["<|end|>", "<tool_call>"]).body["prompt"] == mark
+    assert read_llama_request(prompt, has_template=True, marks=MARKS).body["prompt"] == mark
 
 
 def generated(chunks, *, cancel_after=None, outputs=(), **inputs):

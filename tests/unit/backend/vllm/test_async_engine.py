@@ -1,6 +1,7 @@
 """The vLLM backend with a double of vLLM: requests, streams, errors, cancellation."""
 
 import json
+import os
 import sys
 import threading
 
@@ -31,10 +32,10 @@ def double():
             del sys.modules[name]
 
 
-def load(path, kind="KIND_MODEL", **arguments):
+def load(path, kind="KIND_MODEL", device_id=0, **arguments):
     write_vllm(path / "1", **arguments)
     model, config = load_model(VllmBackend(), make_context(ModelConfig(name="m", backend="vllm"), path))
-    return model.create_instance(InstanceSpec("m_0", 0, kind)), config
+    return model.create_instance(InstanceSpec("m_0", 0, kind, device_id)), config
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +211,42 @@ def test_configuration_is_completed_as_by_triton(tmp_path):
     ],
 )
 def test_engine_that_does_not_start_fails_the_load(tmp_path, arguments, words, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(InferError) as caught:
         load(tmp_path, kind="KIND_GPU", **arguments)
     assert words.replace('"', "") in caught.value.message.replace('"', "")
+
+
+@pytest.mark.parametrize(
+    ("granted", "device_id", "shown"),
+    [
+        (None, 1, "1"),
+        ("0,1", 1, "1"),
+        ("2,3", 0, "2"),
+        (" 3 , 2", 1, "2"),
+        ("MIG-11111111-0000-0000-0000-000000000000", 0, "MIG-11111111-0000-0000-0000-000000000000"),
+        ("GPU-a,GPU-b", 1, "GPU-b"),
+    ],
+)
+def test_engine_sees_a_gpu_that_was_granted(tmp_path, monkeypatch, granted, device_id, shown):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", granted or "")
+    if granted is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    loaded, _ = load(tmp_path, kind="KIND_GPU", device_id=device_id)
+    try:
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == shown
+    finally:
+        loaded.close()
+
+
+@pytest.mark.parametrize(("granted", "device_id"), [("", 0), ("2,3", 2), ("2,2", 1)])
+def test_gpu_that_was_not_granted_fails_the_load(tmp_path, monkeypatch, granted, device_id):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", granted)
+    with pytest.raises(
+        InferError, match=f"is on GPU {device_id}, and CUDA_VISIBLE_DEVICES is '{granted}', which has"
+    ):
+        load(tmp_path, kind="KIND_GPU", device_id=device_id)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == granted
 
 
 def test_missing_package_is_named(tmp_path, monkeypatch):

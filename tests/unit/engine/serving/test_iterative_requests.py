@@ -152,7 +152,7 @@ class Version:
         return batch
 
     def queue(self, *, executions: int) -> InferRequest:
-        """Queue a request that has been put back so many times."""
+        """Queue a request that has been put back `executions` times."""
         request = request_of()
         self.dispatcher.enqueue(request)
         for _ in range(executions):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, rejected, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.on_demand.held_requests import ColdModelError
@@ -19,7 +19,9 @@ from naiad.frontend.grpc.ended_stream import ENDED
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.long_work.slice_runner import SliceRunner
+from naiad.frontend.reply_headers import REFUSED
 from naiad.protocol import service_pb2 as pb
+from naiad.protocol.grpc.walk import SHORT_BYTES
 from naiad.wire.compression import MAX_INLINE_BYTES
 from naiad.wire.grpc import GrpcStatus
 from support.freed import freed_block
@@ -46,7 +48,7 @@ class Call:
         self.queued_bytes = 0
         self.sent = []
         self.encoded = []
-        self.status = None
+        self.status = self.trailers = None
         self.is_paused = False
         self.pauses = 0
 
@@ -63,7 +65,7 @@ class Call:
 
     def finish(self, status, message="", trailers=()):
         assert self.status is None
-        self.status, self.message = status, message
+        self.status, self.message, self.trailers = status, message, trailers
 
     def pause(self):
         self.is_paused = True
@@ -345,6 +347,27 @@ class TestGrpcErrorMode:
         stage.answer("c", error=internal("later"))
         assert stage.call.sent == []
         assert len(failures()) == 1
+
+    @pytest.mark.parametrize("name", ["a", "b"])
+    @pytest.mark.parametrize("is_answered", [True, False])
+    def test_error_of_several_requests_has_no_mark(self, stage, name, is_answered):
+        stage.send("a", "b")
+        if is_answered and name == "b":
+            stage.answer("a")
+        stage.answer(name, error=rejected("the server stops"))
+        assert stage.call.status == GrpcStatus.UNAVAILABLE
+        assert REFUSED not in stage.call.trailers
+
+    def test_large_requests_count_for_the_mark(self, stage):
+        stage.send("a", "b" * (SHORT_BYTES + 1))
+        stage.answer("a", error=rejected("the server stops"))
+        assert REFUSED not in stage.call.trailers
+
+    @pytest.mark.parametrize("size", [1, SHORT_BYTES + 1])
+    def test_error_of_the_only_request_has_the_mark(self, stage, size):
+        stage.send("a" * size)
+        stage.answer("a" * size, error=rejected("the server stops"))
+        assert REFUSED in stage.call.trailers
 
     def test_early_errors_stay_messages(self, stage):
         stage.send("a", data=False)

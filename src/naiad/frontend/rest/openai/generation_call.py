@@ -72,13 +72,17 @@ class GenerationCall:
         self._open = dict(zip(requests, self._choices, strict=True))
         self._context.on_disconnect = self._abandon
         self._context.on_pause = self._set_paused
+        submitted_count = 0
         try:
             for request in requests:
                 if self._is_over:
                     return
                 self._engine.inference.submit(request)
-        except InferError:
-            self._cancel([request for request in self._stop() if request.model is not None])
+                submitted_count += 1
+        except InferError as error:
+            self._cancel([each for each in self._stop() if each.model is not None])
+            if submitted_count:
+                raise error.of_part() from None
             raise
 
     def _request(self, choice: Choice, forwarding: HeaderForwarding | None) -> InferRequest:
@@ -185,6 +189,8 @@ class GenerationCall:
         others = self._stop(but=request)
         model, version = request.header.model_name, request.header.model_version
         self._cancel(others)
+        if len(self._choices) > 1:
+            error = error.of_part()
         if not self._has_begun:
             failed_requests.respond(self._context, request.id, model, version, error)
             return

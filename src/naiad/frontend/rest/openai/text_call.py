@@ -110,12 +110,14 @@ class TextCall:
         if self._is_over or not self._waiting:
             return
         request = self._waiting.popleft()
-        self._positions[request] = len(self._batches) - len(self._waiting) - 1
+        position = self._positions[request] = len(self._batches) - len(self._waiting) - 1
         try:
             self._engine.inference.submit(request)
-        except InferError:
+        except InferError as error:
             del self._positions[request]
             self._cancel(self._stop())
+            if position:
+                raise error.of_part() from None
             raise
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
@@ -202,7 +204,7 @@ class TextCall:
 
     def _fail(self, request: InferRequest, error: InferError) -> None:
         self._cancel(self._stop())
-        self._respond_error(error)
+        self._respond_error(error if len(self._batches) == 1 else error.of_part())
 
     def _abandon(self, why: CancelReason) -> None:
         requests = self._stop()

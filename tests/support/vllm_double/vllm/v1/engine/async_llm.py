@@ -1,5 +1,6 @@
 import asyncio
 import os
+import subprocess
 
 from vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from vllm.sampling_params import RequestOutputKind
@@ -32,6 +33,8 @@ class AsyncLLM:
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         if engine_args.model == "exits":
             raise SystemExit(1)
+        if engine_args.model == "processes":
+            note(f"process={subprocess.Popen(['sleep', '600']).pid}")
         return cls(engine_args)
 
     def shutdown(self, timeout=None):
