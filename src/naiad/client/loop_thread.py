@@ -19,13 +19,20 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._is_closing = False
+        self._futures: set[Future[Any]] = set()
+        """What runs, or waits to begin."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
-        """Begin a coroutine. Raises RuntimeError after `close`."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Begin a coroutine; its future is cancelled if the thread ends before. Raises RuntimeError after `close`."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        if self._loop.is_closed():  # just now: it does not begin any more
+            future.cancel()
+        return future
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of a coroutine; an interrupted caller cancels it. Raises what it raises."""
@@ -58,6 +65,8 @@ class LoopThread:
         self._until_done(_cancel_others)
         self._until_done(self._loop.shutdown_asyncgens)
         self._loop.close()
+        for future in tuple(self._futures):  # began while the others were cancelled
+            future.cancel()
 
     def _until_closed(self, run: Callable[[], object]) -> None:
         while not self._is_closing:
