@@ -3,10 +3,10 @@
 Theory of operation. A call is sent to one server at a time. It is sent again only after an error whose `has_begun` is
 False: there was no connection, HTTP/2 refused the stream, or the server says that it did not begin (`status_table`).
 With `retries_begun` also after a connection that broke, for models whose requests may be executed twice. Each retry
-is taken from the budget. A server without a connection gets no calls until a task has seen that it answers; while
-all are away, calls try one of them. After a call without an answer, such as one whose time was over, the next one
-begins such a look: a server that takes connections and hangs is away too. Requests of a sequence go to one server,
-and only the first one may move.
+is taken from the budget, except that of a call without a connection while another server is there. A server without
+a connection gets no calls until a task has seen that it answers; while all are away, calls try one of them. After a
+call without an answer, such as one whose time was over, the next one begins such a look: a server that takes
+connections and hangs is away too. Requests of a sequence go to one server, and only the first one may move.
 """
 
 import asyncio
@@ -313,13 +313,16 @@ class ReplicaCalls:
         tries.replicas.append(replica)
         is_away = isinstance(error, NotConnectedError)
         is_safe = not error.has_begun or (retries_begun and isinstance(error, ConnectionFailedError))
+        left = [each for each in self._set.all if each not in tries.replicas]
+        is_there = any(not each.problem for each in left)
         # What a server has refused says more than that another one is away.
-        is_left = any(each not in tries.replicas and (is_away or not each.problem) for each in self._set.all)
+        is_left = is_there or (is_away and bool(left))
         if not error.has_begun and not is_away:
             replica.aside_s = _now_s() + _ASIDE_S
         if not is_safe or not is_left or tries.began != self._closed_count:
             return False
-        if not self._budget.take(_now_s()):
+        # A call that found no connection is new to the next server: it was not sent, and is no load that multiplies.
+        if not (is_away and is_there) and not self._budget.take(_now_s()):
             self._over_budget += 1
             return False
         replica.moved_count += 1

@@ -170,6 +170,25 @@ def test_the_budget_ends_retries_and_is_counted() -> None:
     run(body)
 
 
+def test_calls_without_a_connection_need_no_budget() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2], RetryBudget(0.0, least_per_s=0.1))
+        scene.servers["grpc://a"].errors += [NotConnectedError("away") for _ in range(20)]
+        found = await asyncio.gather(*[scene.infer() for _ in range(40)])
+        assert set(found) == {"grpc://b"}
+        counts = scene.calls.counts
+        assert (counts.calls, counts.retries, counts.over_budget) == (40, 20, 0)
+        for _ in range(2):
+            scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+            scene.servers["grpc://b"].errors.append(NotConnectedError("away too"))
+            with pytest.raises(NotConnectedError, match="away"):
+                await scene.infer()
+        assert scene.calls.counts.over_budget == 1, "all are away: each try of another one is a retry"
+        scene.calls.close()
+
+    run(body)
+
+
 def test_the_deadline_is_that_of_the_call() -> None:
     async def body() -> None:
         scene = Scene(URLS[:2])
