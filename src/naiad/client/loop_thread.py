@@ -65,7 +65,7 @@ class LoopThread:
         self._until_done(_cancel_others)
         self._until_done(self._loop.shutdown_asyncgens)
         self._loop.close()
-        for future in tuple(self._futures):  # began while the others were cancelled
+        for future in tuple(self._futures):  # began while the present tasks were cancelled
             future.cancel()
 
     def _until_closed(self, run: Callable[[], object]) -> None:

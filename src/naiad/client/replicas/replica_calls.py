@@ -280,7 +280,7 @@ class ReplicaCalls:
         """Count a call while it is open, and note what it says about its server.
 
         `began` is the number of closes before it: after another one, a broken connection is that of a closed client.
-        A question to all servers is cancelled as soon as one has answered, which says nothing about the others.
+        A question to all servers is cancelled when one has answered: it says nothing about the other servers.
         """
         began_s = _now_s()
         replica.call_count += 1
@@ -344,7 +344,7 @@ class ReplicaCalls:
 
     async def _watch(self, replica: Replica[Calls]) -> None:
         """Look at a server until it answers; at once if it is only doubted."""
-        while not replica.is_removed:
+        while True:
             if replica.problem:
                 await asyncio.sleep(_AWAY_S)
             replica.is_doubted, replica.looked_s = False, _now_s()
@@ -358,7 +358,7 @@ class ReplicaCalls:
     async def _problem_of(self, replica: Replica[Calls]) -> str:
         """Return why a server does not answer; empty if it does, also with an error.
 
-        Over a connection of its own: those of calls may all be in use.
+        Over a connection of its own: calls may use all connections of the pool.
         """
         calls = self._open_calls(replica.address)
         try:
@@ -417,6 +417,8 @@ class ReplicaCalls:
         for replica in [each for each in self._set.all if each.url not in found]:
             self._set.all.remove(replica)
             replica.is_removed = True
+            if (watching := self._watching.pop(replica, None)) is not None:
+                watching.cancel()
             if replica.open_count:
                 self._leaving.add(replica)
             else:

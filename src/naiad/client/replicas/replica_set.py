@@ -55,7 +55,7 @@ class Replica(Generic[T]):
         self.aside_s = 0.0
         """Until then other servers are preferred, because it has refused a call."""
         self.is_doubted = False
-        """A call has ended without an answer since somebody has looked whether it answers."""
+        """A call has ended without an answer since the client has looked whether the server answers."""
         self.looked_s = 0.0
         """When such a look began last."""
         self.is_removed = False

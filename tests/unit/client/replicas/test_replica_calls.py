@@ -300,7 +300,7 @@ def test_no_server_waits_for_another_one(error: InferError | None) -> None:
         assert await scene.calls.is_model_ready("m", "")
         await asyncio.sleep(0)
         assert len(ended) == 2
-        assert len(asyncio.all_tasks()) == 1, "nobody waits for it any more"
+        assert len(asyncio.all_tasks()) == 1, "nothing waits for it any more"
         assert scene.calls.counts.retries == 0
         if error is not None:
             for each in scene.servers.values():
@@ -552,7 +552,7 @@ def test_a_close_ends_the_wait_for_a_name(call: Callable[[ReplicaCalls], Awaitab
     run(body)
 
 
-def test_a_cancelled_call_leaves_the_look_up_to_others() -> None:
+def test_a_cancelled_call_ends_no_look_up() -> None:
     async def resolve() -> Sequence[Any]:
         await asyncio.sleep(0.01)
         return [parse_address("grpc://a")]
@@ -615,7 +615,7 @@ def test_a_server_that_answers_nothing_is_away(
     run(body)
 
 
-def test_a_slow_server_that_answers_looks_keeps_its_turn() -> None:
+def test_a_slow_server_keeps_its_turn() -> None:
     async def body() -> None:
         scene = Scene(URLS[:1])
         server = scene.servers["grpc://a"]
@@ -641,5 +641,30 @@ def test_questions_to_all_raise_no_doubts() -> None:
         assert {await scene.infer() for _ in range(2)} == set(URLS[:2])
         assert [each.looks for each in scene.servers.values()] == [0, 0]
         assert len(asyncio.all_tasks()) == 1
+
+    run(body)
+
+
+def test_a_server_that_left_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_RESOLVE_S", 0.0)
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.0)
+    answers = ["grpc://a"]
+
+    async def resolve() -> Sequence[Any]:
+        return [parse_address(each) for each in answers]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        await scene.infer()
+        scene.servers["grpc://a"].is_live = hang
+        scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+        with pytest.raises(NotConnectedError):
+            await scene.infer()
+        answers[:] = ["grpc://b"]
+        while "grpc://b" not in scene.servers:
+            await scene.infer()
+        await asyncio.sleep(0.001)
+        assert len(asyncio.all_tasks()) == 1
+        scene.calls.close()
 
     run(body)
