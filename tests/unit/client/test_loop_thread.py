@@ -19,7 +19,12 @@ def test_what_begins_during_the_end_is_cancelled() -> None:
         try:
             await asyncio.sleep(3600)
         finally:
-            late.append(thread.submit(wait()))
+            work = wait()
+            with pytest.raises(RuntimeError):
+                thread.submit(work)
+            thread._is_closing = False  # as for a thread that has looked before the end
+            late.append(thread.submit(work))
+            thread._is_closing = True
 
     first = thread.submit(submit_when_cancelled())
     thread.submit(asyncio.sleep(0)).result(30)
