@@ -61,8 +61,19 @@ def test_addresses(url, expected):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:8000", "ftp://h", "http://", "http://h/v2", "http://h:99999", "http+unix://a/b", "http://h?a"]
-    + [f"http://{'a' * 64}.b", "http://a..b", "grpc://ü..b"],
+    [
+        "",
+        "localhost:8000",
+        "ftp://h",
+        "http://",
+        "http://h/v2",
+        "http://h:99999",
+        "http+unix://a/b",
+        "http://h?a",
+        f"http://{'a' * 64}.b",
+        "http://a..b",
+        "grpc://ü..b",
+    ],
 )
 def test_wrong_addresses_are_named(url):
     with pytest.raises(InferError, match="is not the address of a server") as raised:
