@@ -62,6 +62,7 @@ GROWING = {
     "engine.transforms.shared_memory:_outputs": BY_OPEN,
     "engine.transforms.shared_memory:memo": BY_COUNT,
     "engine.serving.dispatch.busy_polling:@may_busy_poll": "no arguments",
+    "client.replicas.replica_calls:_watching": "one task for each of at most 64 servers",
     "client.live_view:_versions": "the versions of a server that is watched",
     "engine.views.live_state:_watches": "64 versions that pages show",
     "frontend.dashboard.dashboard_page:_files": "the files of the page",

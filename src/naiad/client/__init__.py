@@ -1,7 +1,7 @@
 """A client for naiad and other servers of KServe v2, over HTTP/1.1 and gRPC: plain calls, or on asyncio."""
 
 from naiad.client.client import Client, InferResult
-from naiad.client.connecting import ConnectionFailedError, NotConnectedError
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, NotConnectedError
 from naiad.client.replicas.replica_calls import RetryCounts
 from naiad.client.replicas.replica_set import ReplicaState
 from naiad.client.sync_client import SyncClient, connect
@@ -10,6 +10,7 @@ from naiad.core.request import RequestedOutput
 
 __all__ = [
     "Client",
+    "ClientClosedError",
     "ConnectionFailedError",
     "ErrorCode",
     "InferError",

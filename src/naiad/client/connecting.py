@@ -83,10 +83,13 @@ def parse_address(url: str) -> ServerAddress:
         return ServerAddress(url, is_grpc, uses_tls=False, host="", port=0, unix_path=_unix_path(url, parts))
     if not parts.hostname or parts.path not in ("", "/"):
         raise _wrong(url, "it has no host, or a path")
+    try:
+        host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+        host.encode("idna")  # as the look-up does: it has rules for the length of names and of their parts
+    except UnicodeError:
+        raise _wrong(url, "its host is no name that can be looked up") from None
     default = _GRPC_PORT if is_grpc else _HTTP_PORT
-    return ServerAddress(
-        url, is_grpc, parts.scheme in ("https", "grpcs"), parts.hostname, port or default, unix_path=""
-    )
+    return ServerAddress(url, is_grpc, parts.scheme in ("https", "grpcs"), host, port or default, unix_path="")
 
 
 def _unix_path(url: str, parts: SplitResult) -> str:

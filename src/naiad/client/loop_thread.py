@@ -19,13 +19,22 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._is_closing = False
+        self._futures: set[Future[Any]] = set()
+        """What runs, or waits to begin."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
-        """Begin a coroutine. Raises RuntimeError after `close`."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Begin a coroutine; its future is cancelled if the thread ends before. Raises RuntimeError after `close`."""
+        if self._is_closing:  # a task that begins while the present ones are cancelled would never end
+            raise RuntimeError("the thread is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        if self._loop.is_closed():  # just now: it does not begin any more
+            future.cancel()
+        return future
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of a coroutine; an interrupted caller cancels it. Raises what it raises."""
@@ -38,8 +47,8 @@ class LoopThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it runs."""
-        return not self._loop.is_closed()
+        """Whether it takes calls."""
+        return not self._is_closing
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function on the loop. Raises RuntimeError after `close`."""
@@ -49,7 +58,8 @@ class LoopThread:
         """Cancel what still runs and end the thread; False if something blocks it for longer than `timeout_s`."""
         if self._thread.is_alive():
             self._is_closing = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with contextlib.suppress(RuntimeError):  # another thread has closed it meanwhile
+                self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -58,6 +68,8 @@ class LoopThread:
         self._until_done(_cancel_others)
         self._until_done(self._loop.shutdown_asyncgens)
         self._loop.close()
+        for future in tuple(self._futures):  # began after the present tasks were cancelled
+            future.cancel()
 
     def _until_closed(self, run: Callable[[], object]) -> None:
         while not self._is_closing:
@@ -97,7 +109,7 @@ class LoopClient:
         if self._loop_thread.is_open:
             with contextlib.suppress(RuntimeError):  # another thread has closed it meanwhile
                 self._loop_thread.call_soon(self._close_connections)
-            self._loop_thread.close()
+        self._loop_thread.close()
 
 
 async def _cancel_others() -> None:

@@ -5,6 +5,7 @@ The calls run on a thread of their own, so that they work where an event loop ru
 
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Protocol, TypeVar, overload
 
 from naiad.client.client import Client, InferResult
@@ -174,11 +175,19 @@ class SyncClient(LoopClient):
         while True:
             if not self._loop_thread.is_open:
                 raise ClientClosedError
+            work = call()
             try:
-                return self._loop_thread.run(call())
+                return self._loop_thread.run(work)
             except NotConnectedError:
                 if time.monotonic() + delay_s >= deadline_s:
                     raise
+            except CancelledError:  # another thread has closed the client
+                raise ClientClosedError(has_begun=True) from None
+            except RuntimeError:  # as above, before the call could begin
+                work.close()
+                if self._loop_thread.is_open:
+                    raise
+                raise ClientClosedError from None
             time.sleep(delay_s)
             delay_s = min(2 * delay_s, _MAX_DELAY_S)
 

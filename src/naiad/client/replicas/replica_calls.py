@@ -3,8 +3,10 @@
 Theory of operation. A call is sent to one server at a time. It is sent again only after an error whose `has_begun` is
 False: there was no connection, HTTP/2 refused the stream, or the server says that it did not begin (`status_table`).
 With `retries_begun` also after a connection that broke, for models whose requests may be executed twice. Each retry
-is taken from the budget. A server without a connection gets no calls until a task has seen that it answers; while
-all are away, calls try one of them. Requests of a sequence go to one server, and only the first one may move.
+is taken from the budget, except that of a call without a connection while another server is there. A server without
+a connection gets no calls until a task has seen that it answers; while all are away, calls try one of them. After a
+call without an answer, such as one whose time was over, the next one begins such a look: a server that takes
+connections and hangs is away too. Requests of a sequence go to one server, and only the first one may move.
 """
 
 import asyncio
@@ -85,7 +87,7 @@ class ReplicaCalls:
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_at_s = 0.0
         self._resolve_problem = "the name has no address yet"
-        self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each.url, open_calls(each)) for each in addresses])
+        self._set: ReplicaSet[Calls] = ReplicaSet([Replica(each, open_calls(each)) for each in addresses])
         self._leaving: set[Replica[Calls]] = set()
         """Servers that the name does not have any more, with calls in progress."""
         self._watching: dict[Replica[Calls], asyncio.Task[None]] = {}
@@ -252,7 +254,7 @@ class ReplicaCalls:
         if began != self._closed_count:
             return ClientClosedError()
         try:
-            with self._noted(replica, began):
+            with self._noted(replica, began, is_question=True):
                 return await ask(replica.calls)
         except InferError as error:
             return error
@@ -265,6 +267,8 @@ class ReplicaCalls:
         replica = self._set.choose(_now_s(), tries.replicas)
         if replica is None:
             raise NotConnectedError("the name has no address")
+        if replica.is_doubted and _now_s() >= replica.looked_s + _AWAY_S:
+            self._look_at(replica)
         return replica
 
     def _begin_call(self) -> None:
@@ -272,10 +276,11 @@ class ReplicaCalls:
         self._budget.note_call(_now_s())
 
     @contextlib.contextmanager
-    def _noted(self, replica: Replica[Calls], began: int) -> Iterator[None]:
+    def _noted(self, replica: Replica[Calls], began: int, *, is_question: bool = False) -> Iterator[None]:
         """Count a call while it is open, and note what it says about its server.
 
         `began` is the number of closes before it: after another one, a broken connection is that of a closed client.
+        A question to all servers is cancelled when one has answered: it says nothing about the other servers.
         """
         began_s = _now_s()
         replica.call_count += 1
@@ -287,6 +292,11 @@ class ReplicaCalls:
                 raise ClientClosedError(has_begun=error.has_begun) from None
             if isinstance(error, NotConnectedError):
                 self._note_away(replica, error.message)
+            elif error.has_begun:
+                replica.is_doubted = True
+            raise
+        except asyncio.CancelledError:  # by its deadline, perhaps before there was a connection
+            replica.is_doubted = replica.is_doubted or not is_question
             raise
         else:
             # A server that ends still answers over the connections that it has.
@@ -303,13 +313,16 @@ class ReplicaCalls:
         tries.replicas.append(replica)
         is_away = isinstance(error, NotConnectedError)
         is_safe = not error.has_begun or (retries_begun and isinstance(error, ConnectionFailedError))
+        left = [each for each in self._set.all if each not in tries.replicas]
+        is_there = any(not each.problem for each in left)
         # What a server has refused says more than that another one is away.
-        is_left = any(each not in tries.replicas and (is_away or not each.problem) for each in self._set.all)
+        is_left = is_there or (is_away and bool(left))
         if not error.has_begun and not is_away:
             replica.aside_s = _now_s() + _ASIDE_S
         if not is_safe or not is_left or tries.began != self._closed_count:
             return False
-        if not self._budget.take(_now_s()):
+        # A call that found no connection is new to the next server: it was not sent, and is no load that multiplies.
+        if not (is_away and is_there) and not self._budget.take(_now_s()):
             self._over_budget += 1
             return False
         replica.moved_count += 1
@@ -321,16 +334,45 @@ class ReplicaCalls:
     def _note_away(self, replica: Replica[Calls], problem: str) -> None:
         replica.problem, replica.since_s = problem, _now_s()
         self._resolve_at_s = min(self._resolve_at_s, _now_s() + _AWAY_S)  # its successor may have another address
+        self._look_at(replica)
+
+    def _look_at(self, replica: Replica[Calls]) -> None:
         watching = self._watching.get(replica)
         if (watching is None or watching.done()) and not replica.is_removed:
             task = self._watching[replica] = asyncio.get_running_loop().create_task(self._watch(replica))
             task.add_done_callback(partial(self._watched, replica))
 
     async def _watch(self, replica: Replica[Calls]) -> None:
-        """Look at a server until it answers."""
-        while replica.problem and not replica.is_removed:
-            await asyncio.sleep(_AWAY_S)
-            replica.problem = await _problem_of(replica.calls)
+        """Look at a server until it answers; at once if it is only doubted."""
+        while True:
+            if replica.problem:
+                await asyncio.sleep(_AWAY_S)
+            replica.is_doubted, replica.looked_s = False, _now_s()
+            problem = await self._problem_of(replica)
+            if problem and not replica.problem:
+                self._note_away(replica, problem)
+            replica.problem = problem
+            if not problem:
+                return
+
+    async def _problem_of(self, replica: Replica[Calls]) -> str:
+        """Return why a server does not answer; empty if it does, also with an error.
+
+        Over a connection of its own: calls may use all connections of the pool.
+        """
+        calls = self._open_calls(replica.address)
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                await calls.is_live()
+        except TimeoutError:
+            return f"no answer within {_LOOK_S:g} s"
+        except ConnectionFailedError as error:
+            return error.message
+        except InferError:
+            pass
+        finally:
+            calls.close()
+        return ""
 
     def _watched(self, replica: Replica[Calls], done: "asyncio.Task[None]") -> None:
         if self._watching.get(replica) is done:  # after a close there may be a new one
@@ -375,26 +417,14 @@ class ReplicaCalls:
         for replica in [each for each in self._set.all if each.url not in found]:
             self._set.all.remove(replica)
             replica.is_removed = True
+            if (watching := self._watching.pop(replica, None)) is not None:
+                watching.cancel()
             if replica.open_count:
                 self._leaving.add(replica)
             else:
                 replica.calls.close()
         known = {each.url for each in self._set.all}
-        self._set.all += [Replica(url, self._open_calls(each)) for url, each in found.items() if url not in known]
-
-
-async def _problem_of(calls: Calls) -> str:
-    """Return why a server does not answer; empty if it does, also with an error."""
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            await calls.is_live()
-    except TimeoutError:
-        return f"no answer within {_LOOK_S:g} s"
-    except ConnectionFailedError as error:
-        return error.message
-    except InferError:
-        pass
-    return ""
+        self._set.all += [Replica(each, self._open_calls(each)) for url, each in found.items() if url not in known]
 
 
 def _now_s() -> float:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from naiad.client.connecting import ServerAddress
 from naiad.core.errors import excerpt, unavailable
 from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
@@ -32,28 +33,39 @@ class Replica(Generic[T]):
     """One server; `calls` sends to it."""
 
     __slots__ = (
+        "address",
         "aside_s",
         "call_count",
         "calls",
+        "is_doubted",
         "is_removed",
+        "looked_s",
         "moved_count",
         "open_count",
         "problem",
         "since_s",
-        "url",
     )
 
-    def __init__(self, url: str, calls: T) -> None:
-        self.url = url
+    def __init__(self, address: ServerAddress, calls: T) -> None:
+        self.address = address
         self.calls = calls
         self.problem = ""
         self.since_s = 0.0
         """When the problem was seen last."""
         self.aside_s = 0.0
         """Until then other servers are preferred, because it has refused a call."""
+        self.is_doubted = False
+        """A call has ended without an answer since the client has looked whether the server answers."""
+        self.looked_s = 0.0
+        """When such a look began last."""
         self.is_removed = False
         """Its name does not have it any more."""
         self.open_count = self.call_count = self.moved_count = 0
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.address.url
 
     @property
     def state(self) -> ReplicaState:

@@ -1,6 +1,7 @@
 """Calls to several servers: which are sent again, and what is counted."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class Scripted:
         self.answers_first = False
         self.timeouts: list[float | None] = []
         self.is_closed = False
+        self.looks = 0
         self.wait: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
 
     def _fail(self) -> None:
@@ -60,6 +62,19 @@ class Scripted:
         self.is_closed = True
 
 
+class Look:
+    """A further connection to a server."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    async def is_live(self) -> Any:
+        return await self._server.is_live()
+
+    def close(self) -> None:
+        self._server.looks += 1
+
+
 class Scene:
     """Servers behind a client."""
 
@@ -68,6 +83,9 @@ class Scene:
         self.calls = ReplicaCalls([parse_address(each) for each in urls], self.open, budget or RetryBudget(), **more)
 
     def open(self, address: Any) -> Any:
+        known = self.servers.get(address.url)
+        if known is not None and not known.is_closed:
+            return Look(known)
         made = self.servers[address.url] = Scripted(address.url)
         return made
 
@@ -148,6 +166,25 @@ def test_the_budget_ends_retries_and_is_counted() -> None:
         assert sum(isinstance(each, InferError) for each in found) == 3
         counts = scene.calls.counts
         assert (counts.calls, counts.retries, counts.over_budget) == (4, 1, 3)
+
+    run(body)
+
+
+def test_calls_without_a_connection_need_no_budget() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2], RetryBudget(0.0, least_per_s=0.1))
+        scene.servers["grpc://a"].errors += [NotConnectedError("away") for _ in range(20)]
+        found = await asyncio.gather(*[scene.infer() for _ in range(40)])
+        assert set(found) == {"grpc://b"}
+        counts = scene.calls.counts
+        assert (counts.calls, counts.retries, counts.over_budget) == (40, 20, 0)
+        for _ in range(2):
+            scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+            scene.servers["grpc://b"].errors.append(NotConnectedError("away too"))
+            with pytest.raises(NotConnectedError, match="away"):
+                await scene.infer()
+        assert scene.calls.counts.over_budget == 1, "all are away: each try of another one is a retry"
+        scene.calls.close()
 
     run(body)
 
@@ -263,7 +300,7 @@ def test_no_server_waits_for_another_one(error: InferError | None) -> None:
         assert await scene.calls.is_model_ready("m", "")
         await asyncio.sleep(0)
         assert len(ended) == 2
-        assert len(asyncio.all_tasks()) == 1, "nobody waits for it any more"
+        assert len(asyncio.all_tasks()) == 1, "nothing waits for it any more"
         assert scene.calls.counts.retries == 0
         if error is not None:
             for each in scene.servers.values():
@@ -515,7 +552,7 @@ def test_a_close_ends_the_wait_for_a_name(call: Callable[[ReplicaCalls], Awaitab
     run(body)
 
 
-def test_a_cancelled_call_leaves_the_look_up_to_others() -> None:
+def test_a_cancelled_call_ends_no_look_up() -> None:
     async def resolve() -> Sequence[Any]:
         await asyncio.sleep(0.01)
         return [parse_address("grpc://a")]
@@ -528,5 +565,106 @@ def test_a_cancelled_call_leaves_the_look_up_to_others() -> None:
         assert await second == "grpc://a"
         with pytest.raises(asyncio.CancelledError):
             await first
+
+    run(body)
+
+
+async def hang(*arguments: Any) -> Any:
+    await asyncio.sleep(3600)
+
+
+async def lose(*arguments: Any) -> Any:
+    raise ConnectionFailedError("the connection was lost")
+
+
+async def no_connection(*arguments: Any) -> Any:
+    raise NotConnectedError("no connection")
+
+
+@pytest.mark.parametrize(
+    ("infer", "look", "problem"),
+    [
+        (hang, no_connection, "no connection"),
+        (hang, hang, "no answer within 0.01 s"),
+        (lose, lose, "the connection was lost"),
+        (lose, no_connection, "no connection"),
+    ],
+)
+def test_a_server_that_answers_nothing_is_away(
+    monkeypatch: pytest.MonkeyPatch, infer: Any, look: Any, problem: str
+) -> None:
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.001)
+    monkeypatch.setattr(replica_calls, "_LOOK_S", 0.01)
+
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        server = scene.servers["grpc://a"]
+        server.infer, server.is_live = infer, look
+        while not scene.calls.states[0].problem:
+            with contextlib.suppress(TimeoutError, ConnectionFailedError):
+                async with asyncio.timeout(0.001):
+                    await scene.infer()
+        assert scene.calls.states[0].problem == problem
+        assert {await scene.infer() for _ in range(4)} == {"grpc://b"}
+        del server.infer, server.is_live
+        while scene.calls.states[0].problem:
+            await asyncio.sleep(0.001)
+        assert {await scene.infer() for _ in range(4)} == {"grpc://a", "grpc://b"}
+        scene.calls.close()
+
+    run(body)
+
+
+def test_a_slow_server_keeps_its_turn() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:1])
+        server = scene.servers["grpc://a"]
+        server.infer = hang
+        for _ in range(6):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await scene.infer()
+        assert server.looks == 1, "at most one each second"
+        assert scene.calls.states[0].problem == ""
+        scene.calls.close()
+
+    run(body)
+
+
+def test_questions_to_all_raise_no_doubts() -> None:
+    async def body() -> None:
+        scene = Scene(URLS[:2])
+        scene.servers["grpc://a"].is_live = hang
+        for _ in range(3):
+            assert await scene.calls.is_live()
+            await asyncio.sleep(0)
+        assert {await scene.infer() for _ in range(2)} == set(URLS[:2])
+        assert [each.looks for each in scene.servers.values()] == [0, 0]
+        assert len(asyncio.all_tasks()) == 1
+
+    run(body)
+
+
+def test_a_server_that_left_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_calls, "_RESOLVE_S", 0.0)
+    monkeypatch.setattr(replica_calls, "_AWAY_S", 0.0)
+    answers = ["grpc://a"]
+
+    async def resolve() -> Sequence[Any]:
+        return [parse_address(each) for each in answers]
+
+    async def body() -> None:
+        scene = Scene((), resolve=resolve)
+        await scene.infer()
+        scene.servers["grpc://a"].is_live = hang
+        scene.servers["grpc://a"].errors.append(NotConnectedError("away"))
+        with pytest.raises(NotConnectedError):
+            await scene.infer()
+        answers[:] = ["grpc://b"]
+        while "grpc://b" not in scene.servers:
+            await scene.infer()
+        await asyncio.sleep(0.001)
+        assert len(asyncio.all_tasks()) == 1
+        scene.calls.close()
 
     run(body)

@@ -2,13 +2,14 @@
 
 import pytest
 
+from naiad.client.connecting import parse_address
 from naiad.client.replicas.replica_set import Replica, ReplicaSet
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestHeader
 
 
 def replicas(count: int) -> ReplicaSet[None]:
-    return ReplicaSet([Replica(f"grpc://{index}", None) for index in range(count)])
+    return ReplicaSet([Replica(parse_address(f"grpc://{index}"), None) for index in range(count)])
 
 
 def header(sequence_id: int | str, *, end: bool = False) -> RequestHeader:

@@ -43,6 +43,7 @@ def run(body):
         ("https://h:1/", (False, True, "h", 1, "", "h:1")),
         ("grpc://[::1]", (True, False, "::1", 8001, "", "[::1]:8001")),
         ("grpcs://h:443", (True, True, "h", 443, "", "h:443")),
+        ("http://Bücher.de", (False, False, "xn--bcher-kva.de", 8000, "", "xn--bcher-kva.de:8000")),
         ("grpc+unix:///run/a.sock", (True, False, "", 0, "/run/a.sock", "localhost")),
     ],
 )
@@ -60,7 +61,19 @@ def test_addresses(url, expected):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:8000", "ftp://h", "http://", "http://h/v2", "http://h:99999", "http+unix://a/b", "http://h?a"],
+    [
+        "",
+        "localhost:8000",
+        "ftp://h",
+        "http://",
+        "http://h/v2",
+        "http://h:99999",
+        "http+unix://a/b",
+        "http://h?a",
+        f"http://{'a' * 64}.b",
+        "http://a..b",
+        "grpc://ü..b",
+    ],
 )
 def test_wrong_addresses_are_named(url):
     with pytest.raises(InferError, match="is not the address of a server") as raised:
