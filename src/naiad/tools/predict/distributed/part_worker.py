@@ -106,8 +106,9 @@ class _PartReader:
         if not span.files.rows and self._source.total_bytes != span.file_bytes:
             self._source.close()
             raise invalid_argument(
-                f"{span.files.path} has {self._source.total_bytes:,} bytes, and {span.file_bytes:,} on the machine "
-                "where the job was started; all machines need the same files"
+                # The file last: the reason of a failed row has at most 200 characters.
+                f"all machines need the same files: {self._source.total_bytes:,} bytes here, and {span.file_bytes:,} "
+                f"where the job was started, has {span.files.path}"
             )
         if not span.files.rows:
             self._source.seek(span.position, span.first)
