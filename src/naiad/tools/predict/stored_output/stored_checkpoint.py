@@ -50,7 +50,7 @@ class StoredCheckpoint:
         self.position = JobPosition()
         self.segments: list[Segment] = []
         """What earlier runs have stored, in order."""
-        found = _read_head(self._partial.objects, output)
+        found = _free_head(self._partial.objects, output)
         earlier = None if found is None or restart else found[0]
         self._job = secrets.token_hex(8) if earlier is None else self._continue(earlier, facts)
         self.folder = SegmentFolder(self._partial.below(self._job))
@@ -156,7 +156,7 @@ class StoredCheckpoint:
         self._partial.objects.delete_below(self._job)
 
 
-def _read_head(objects: ObjectStore, output: str) -> tuple[bytes, Version] | None:
+def _free_head(objects: ObjectStore, output: str) -> tuple[bytes, Version] | None:
     """Return `job.json`, and its version. Raises InferError(UNAVAILABLE) if its run writes the output now."""
     seen = None
     while True:
@@ -193,17 +193,21 @@ def check_writable(output: str, patience_s: float) -> None:
 def stored_facts(output: str, patience_s: float) -> Facts:
     """Return the facts of the job that has begun to write an output; {} without one.
 
-    Raises InferError, with UNAVAILABLE if a run writes the output now.
+    Raises InferError, of UNAVAILABLE if a run writes the output now: its files are not to be taken from it.
     """
-    found = _read_head(_partial_of(output, patience_s).objects, output)
+    found = _free_head(_partial_of(output, patience_s).objects, output)
     return {} if found is None else facts_of(found[0])
 
 
 def discard_stored(output: str, patience_s: float) -> None:
-    """Remove what a job has stored for an output, so that a run which still has it ends. Raises InferError."""
+    """Remove what a job has stored for an output, so that a run which still has it ends.
+
+    Raises InferError, of UNAVAILABLE if the run writes the output now: then it appears.
+    """
     objects = _partial_of(output, patience_s).objects
+    _free_head(objects, output)
     objects.delete([_HEAD])
-    objects.delete([each.key for each in objects.list_objects()])
+    objects.delete_below("")
 
 
 def _partial_of(output: str, patience_s: float) -> StorePlace:
