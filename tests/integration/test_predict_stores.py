@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from naiad.tools.predict.since import selection
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 from naiad.tools.predict.stored_output.stored_output import StoredOutput
 from naiad.tools.predict.stores import object_path, object_reader, store_place
-from support.batch_parts import Doubling, served
+from support.batch_parts import Doubling, Tensors, served
 from support.google_writes import GoogleWrites
 from support.object_stores import ENVIRONMENT, Door, S3Server, error_body
 from support.part_pools import Losses, distributed
@@ -295,6 +295,76 @@ def test_rows_of_an_absent_store_do_not_fail(s3: S3Server, tmp_path: Path) -> No
     s3.put(BUCKET, "away/c[1].csv", b"X_0,X_1\n")
     assert run(s3.url(BUCKET, "away/c[1].csv"), s3.url(BUCKET, "away/empty.csv")).rows == 0
     assert content(s3, "away/empty.csv") == b"row,Y_0,Y_1\n"
+
+
+ACCESS_DENIED = (403, error_body("AccessDenied", "Access Denied"))
+
+
+def denies(*ends: str, method: str = "GET") -> Door:
+    return lambda asked, path: ACCESS_DENIED if asked == method and path.endswith(ends) else None
+
+
+def test_one_denied_object_is_set_aside(s3: S3Server, tmp_path: Path) -> None:
+    for suffix in (".jsonl", ".csv", ".npy", ".parquet"):
+        for name in "abc":
+            s3.put(BUCKET, f"denied{suffix}/{name}{suffix}", formats()[suffix])
+        source = s3.url(BUCKET, f"denied{suffix}/*{suffix}")
+        with door(s3, denies(f"b{suffix}")):
+            summary = run(source, str(tmp_path / f"out{suffix}.csv"))
+        assert summary.rows == 2 * len(VALUES)
+        ((file, reason),) = summary.set_aside.items()
+        assert file.endswith(f"b{suffix}")
+        assert "AccessDenied" in reason
+        with door(s3, denies(suffix)), pytest.raises(InferError, match="access is denied") as caught:
+            run(source, str(tmp_path / f"none{suffix}.csv"))
+        assert caught.value.code is ErrorCode.UNAVAILABLE, "it may be the credential"
+
+
+class Bytes(Doubling):
+    inputs: ClassVar[Tensors] = {"X": (Doubling.outputs["NAME"][0], (1,))}
+
+    async def infer(self, inputs, outputs):
+        return {"Y": np.ones((len(inputs["X"]), 2), np.float32)}
+
+
+def test_a_denied_object_of_a_folder_is_a_failed_row(s3: S3Server, tmp_path: Path) -> None:
+    for name in "abcd":
+        s3.put(BUCKET, f"pictures/{name}.bin", b"1")
+    url = s3.url(BUCKET, "pictures/")
+
+    def refuse(method: str, path: str) -> "tuple[int, str] | None":
+        if path.endswith("d.bin"):
+            s3.door = denies("a.bin")
+            s3.delete(BUCKET, "pictures/d.bin")
+        return denies("a.bin")(method, path)
+
+    with door(s3, refuse):
+        summary = run(url, str(tmp_path / "out.jsonl"), Bytes())
+    assert (summary.rows, summary.failed_rows) == (4, 2)
+    lines = (tmp_path / "out.jsonl.rejected.jsonl").read_text().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [0, 3]
+    with door(s3, denies(".bin")), pytest.raises(InferError, match="access is denied"):
+        run(url, str(tmp_path / "none.jsonl"), Bytes())
+    folder = object_path.ObjectFolder(store_place.StorePlace(url.rstrip("/"), 10))
+    with door(s3, denies("a.bin")), pytest.raises(InferError, match="access is denied") as caught:
+        folder.read("a.bin", 10)
+    assert caught.value.code is ErrorCode.INVALID_ARG, "a failed row"
+    with door(s3, denies(".bin", "")), pytest.raises(InferError, match="access is denied") as caught:
+        folder.read("a.bin", 10)
+    assert caught.value.code is ErrorCode.UNAVAILABLE, "the end of the job"
+
+
+def test_workers_that_may_not_write_end_the_job(s3: S3Server) -> None:
+    source, output = s3.url(BUCKET, "in/rows.csv"), s3.url(BUCKET, "unwritten.csv")
+    job = PredictJob("models", "m", [source], output, outputs=("Y",), ray="local", workers=2)
+    with (
+        distributed(Doubling(max_batch_size=64)) as pools,
+        door(s3, denies(".rows", method="PUT")),
+        pytest.raises(InferError, match=r"access is denied .*\(worker on "),
+    ):
+        predict(job)
+    assert len({part.row for part in pools[0].executed}) == len(pools[0].executed), "none has another try"
+    assert not [key for key in keys(s3, "unwritten.csv") if ".partial/" not in key]
 
 
 def test_an_object_that_is_replaced_ends_the_run(

@@ -15,6 +15,7 @@ from typing import Any
 
 from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.repository.cloud.objects.credentials import Credential
+from naiad.repository.cloud.objects.object_failures import ObjectFailure
 from naiad.repository.cloud.objects.provider import WRITE_FIXES
 from naiad.repository.cloud.objects.s3_names import is_path, name_behind, names_below
 from naiad.repository.cloud.objects.store_requests import FIRST_PAUSE_S, StoreRequests, bad_key
@@ -81,6 +82,8 @@ class ObjectStore(StoreRequests):
         self._part_bytes = part_bytes
         self.bad_names: dict[str, str] = {}
         """Names that are no paths, directly below the URL, with the errors that were logged."""
+        self.last_read: StoredObject | None = None
+        """The object of which bytes were read last."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
 
     # --- what there is ----------------------------------------------------------------------------------------------
@@ -143,9 +146,10 @@ class ObjectStore(StoreRequests):
         except BadKeyError:
             return True
 
-    def top_objects(self) -> list[StoredObject]:
-        """Return the objects directly below the URL. Raises InferError."""
-        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._reading()))
+    def top_objects(self, below: str = "") -> list[StoredObject]:
+        """Return the objects directly below the URL, or below a part of it. Raises InferError."""
+        action = f"listing {self.url.of(below)}"
+        found = self._attempt(action, lambda: _library().list_with_delimiter(self._reading(), below or None))
         return [stored_object(meta) for meta in found["objects"] if meta["path"]]
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
@@ -235,11 +239,14 @@ class ObjectStore(StoreRequests):
             return content
 
         try:
-            return self._attempt(f"reading {self.url.of(item.key)}", get)
-        except InferError:
-            if self._is_gone(item):
+            content = self._attempt(f"reading {self.url.of(item.key)}", get)
+        except StoreError as error:
+            is_missing = error.failure is ObjectFailure.MISSING
+            if is_missing or (error.failure is not ObjectFailure.DENIED and self._is_gone(item)):
                 raise ObjectChangedError(self.url.of(item.key)) from None
             raise
+        self.last_read = item
+        return content
 
     def read_ahead(self, item: StoredObject, start: int, end: int) -> "Future[bytes]":
         """Begin `read_range` in a thread of this store."""

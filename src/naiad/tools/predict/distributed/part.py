@@ -61,6 +61,8 @@ class WorkerProblem:
     message: str
     code: ErrorCode | None = None
     """None for an error that is no `InferError`."""
+    is_of_store: bool = False
+    """Whether an object store has failed, which ends the job whatever the code."""
 
 
 class PartSize:

@@ -15,6 +15,7 @@ from pathlib import Path
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.version import __version__
 from naiad.files.temporary import own_directory
+from naiad.repository.cloud.objects.stored_object import StoreError
 from naiad.tools.predict.distributed.part import JobPart, OpenedModel, PartOutcome, WorkerProblem
 from naiad.tools.predict.files.input_files import open_source
 from naiad.tools.predict.files.row_writer import RowWriter, WrittenRows
@@ -161,5 +162,6 @@ def _enter(folder: str, job: PredictJob) -> None:
 def _problem(error: BaseException) -> WorkerProblem:
     host = socket.gethostname()
     if isinstance(error, InferError):
-        return WorkerProblem(f"{error.message.strip()} (worker on {host})", error.code)
+        text = f"{error.message.strip()} (worker on {host})"
+        return WorkerProblem(text, error.code, is_of_store=isinstance(error, StoreError))
     return WorkerProblem(f"{str(error) or type(error).__name__} (worker on {host})")

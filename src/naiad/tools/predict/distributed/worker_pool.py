@@ -65,7 +65,9 @@ class WorkerPool(ABC):
 
 
 def raise_problem(problem: WorkerProblem) -> None:
-    """Raise the error of a part: InferError if it is one of the model's server, PartFailedError for another one."""
-    if problem.code in FATAL:
+    """Raise the error of a part: InferError if it is one of the model's server or of an object store, which are not
+    about rows, and PartFailedError for another one.
+    """
+    if problem.code is not None and (problem.is_of_store or problem.code in FATAL):
         raise InferError(problem.code, problem.message)
     raise PartFailedError(problem.message)

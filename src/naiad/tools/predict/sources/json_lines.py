@@ -17,11 +17,18 @@ class JsonLinesSource:
     """One file. Members that no input and no key needs are ignored; empty lines are no rows."""
 
     def __init__(self, path: FilePath, job: PredictJob, signature: RowSignature) -> None:
-        """Raises OSError."""
+        """Raises OSError, and InferError of an object store."""
         self.path = path
         self._records = RecordColumns(job, signature)
         self.note = ""
-        self._file = path.open("rb")
+        file = path.open("rb")
+        try:
+            file.read(1)  # an object is not asked for before it is read
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
         self.total_bytes = path.stat().st_size
         self._done = 0
         self._row = 0

@@ -5,8 +5,10 @@ from io import DEFAULT_BUFFER_SIZE, BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
 
-from naiad.core.errors import invalid_argument
-from naiad.repository.cloud.objects.stored_object import StoredObject
+from naiad.core.errors import ErrorCode, invalid_argument
+from naiad.repository.cloud.objects.object_failures import ObjectFailure
+from naiad.repository.cloud.objects.stored_object import BadKeyError, StoredObject, StoreError
+from naiad.tools.predict.stores.denied_objects import is_only_denied
 from naiad.tools.predict.stores.object_reader import ObjectReader
 from naiad.tools.predict.stores.store_place import StorePlace
 
@@ -41,15 +43,31 @@ class ObjectFolder:
         return ObjectFolder(StorePlace(self.place.url.rpartition("/")[0], self.place.patience_s, self.place.what))
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """Return an object's content. Raises InferError if there is none of this name, or it is larger."""
+        """Return an object's content.
+
+        Raises InferError(INVALID_ARG) if there is none of this name, it is larger, or it is denied while others can
+        be read, and StoreError(UNAVAILABLE) when the store fails.
+        """
         if name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
             raise invalid_argument(f"'{name}' is no name of an object below {self}")
-        found = self.place.objects.read(name, max_bytes + 1)
+        found = self._found(name, max_bytes + 1)
         if found is None:
             raise invalid_argument(f"{self}/{name}: no such object")
-        if len(found[0]) > max_bytes:
+        if len(found) > max_bytes:
             raise invalid_argument(f"{self}/{name}: the object has more than {max_bytes} bytes")
-        return found[0]
+        return found
+
+    def _found(self, name: str, max_bytes: int) -> bytes | None:
+        objects = self.place.objects
+        try:
+            found = objects.read(name, max_bytes)
+        except BadKeyError as error:
+            raise invalid_argument(error.message) from None
+        except StoreError as error:
+            if error.failure is ObjectFailure.DENIED and is_only_denied(objects, name):
+                raise invalid_argument(error.message) from None
+            raise StoreError(ErrorCode.UNAVAILABLE, error.message, error.failure) from None
+        return None if found is None else found[0]
 
 
 @dataclass(frozen=True, slots=True)

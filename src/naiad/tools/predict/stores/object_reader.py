@@ -10,9 +10,11 @@ import os
 from concurrent.futures import Future
 from typing import Any
 
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import ErrorCode
+from naiad.repository.cloud.objects.object_failures import ObjectFailure
 from naiad.repository.cloud.objects.objects import ObjectStore
-from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject, StoreError
+from naiad.tools.predict.stores.denied_objects import is_only_denied
 
 _FIRST_BYTES = 64 << 10
 _MAX_BYTES = 8 << 20
@@ -20,7 +22,10 @@ _MAX_BYTES = 8 << 20
 
 
 class ObjectReader(io.RawIOBase):
-    """One object. Reads raise InferError(UNAVAILABLE) when the store fails, and when the object has changed."""
+    """One object. Reads raise InferError(UNAVAILABLE) when the store fails, and when the object has changed.
+
+    The first one raises OSError if the object is gone, or denied while others can be read.
+    """
 
     def __init__(self, objects: ObjectStore, item: StoredObject) -> None:
         self.name = objects.url.of(item.key)
@@ -31,6 +36,7 @@ class ObjectReader(io.RawIOBase):
         """Where `_window` begins in the object."""
         self._window = b""
         self._next_bytes = _FIRST_BYTES
+        self._has_read = False
         self._ahead: Future[bytes] | None = None
         """What comes behind the window."""
 
@@ -85,11 +91,28 @@ class ObjectReader(io.RawIOBase):
             size = max(_FIRST_BYTES, min(wanted, _MAX_BYTES))
             self._start = self._place
             self._window = self._objects.read_range(self._item, self._start, self._end(self._start, size))
-        except ObjectChangedError:
-            raise unavailable(f"{self.name}: the object has changed since the job has found it") from None
-        except InferError as error:
-            # Also one about a credential: it says nothing about rows, and ends the job.
-            raise unavailable(error.message) from None
+        except (ObjectChangedError, StoreError) as error:
+            raise self._failure(error) from None
+        self._has_read = True
+
+    def _failure(self, error: ObjectChangedError | StoreError) -> OSError | StoreError:
+        """Return what a read raises: OSError, as of a file, if only this object cannot be read, from the first byte.
+
+        All else says nothing about rows, and ends the job, also what is about a credential.
+        """
+        key = self._item.key
+        try:
+            if isinstance(error, ObjectChangedError):
+                if not self._has_read and self._objects.find(key) is None:
+                    return FileNotFoundError(errno.ENOENT, "the object was removed after it was found", self.name)
+                text = f"{self.name}: the object has changed since the job has found it"
+                return StoreError(ErrorCode.UNAVAILABLE, text)
+            is_denied = error.failure is ObjectFailure.DENIED
+            if is_denied and not self._has_read and is_only_denied(self._objects, key):
+                return PermissionError(errno.EACCES, error.message, self.name)
+        except StoreError as other:
+            error = other
+        return StoreError(ErrorCode.UNAVAILABLE, error.message, error.failure)
 
     def _following(self, start: int) -> bytes:
         ahead, self._ahead = self._ahead, None

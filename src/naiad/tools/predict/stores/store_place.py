@@ -8,6 +8,7 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.cloud.objects.credentials import find_credential
 from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.repository.cloud.objects.provider import JOB_FIXES
+from naiad.repository.cloud.objects.stored_object import StoreError
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 
 is_store_url = is_cloud_url
@@ -51,4 +52,4 @@ def _open(url: str, patience_s: float, what: str) -> ObjectStore:
         return ObjectStore(parsed, credential, os.environ, patience_s=patience_s, write_fixes=JOB_FIXES)
     except InferError as error:
         text = error.message
-        raise error.with_message(text if text.startswith(what) else f"{what} {url}: {text}") from None
+        raise StoreError(error.code, text if text.startswith(what) else f"{what} {url}: {text}") from None

@@ -1,6 +1,7 @@
 """An object as a file: equal to the same bytes in memory, in few requests."""
 
 import io
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
-from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject
+from naiad.core.errors import ErrorCode, InferError
+from naiad.repository.cloud.objects.object_failures import ObjectFailure
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError, StoredObject, StoreError
 from naiad.tools.predict.stores import object_reader
 from naiad.tools.predict.stores.object_reader import ObjectReader
 
 CONTENT = bytes(range(256)) * 40
+DENIED = StoreError(ErrorCode.INVALID_ARG, "access is denied", ObjectFailure.DENIED)
 
 
 class Objects:
@@ -22,15 +25,25 @@ class Objects:
 
     url = SimpleNamespace(of=lambda key: f"s3://b/{key}")
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    last_read = None
+
+    def __init__(self, failure: Exception | None = None, others: Sequence[str] = ()) -> None:
+        """All reads fail, of `k` alone if there are others."""
         self.failure = failure
+        self.others = others
         self.requests: list[tuple[int, int]] = []
 
     def read_range(self, item: StoredObject, start: int, end: int) -> bytes:
         self.requests.append((start, end))
-        if self.failure is not None:
+        if self.failure is not None and item.key not in self.others:
             raise self.failure
         return CONTENT[start:end]
+
+    def top_objects(self, below: str = "") -> list[StoredObject]:
+        return [StoredObject(key, 1, "1") for key in ("k", *self.others)]
+
+    def find(self, key: str) -> StoredObject | None:
+        return None if "gone" in str(self.failure) else StoredObject(key, 1, "2")
 
     def read_ahead(self, item: StoredObject, start: int, end: int) -> "Future[bytes]":
         future: Future[bytes] = Future()
@@ -71,11 +84,39 @@ def test_requests_become_larger_while_reads_follow(monkeypatch: pytest.MonkeyPat
 def test_failures_have_names() -> None:
     for failure, text in [
         (ObjectChangedError("k"), "s3://b/k: the object has changed since the job has found it"),
-        (unavailable("away"), "away"),
-        (invalid_argument("access is denied"), "access is denied"),
+        (StoreError(ErrorCode.UNAVAILABLE, "away", ObjectFailure.PASSING), "away"),
+        (DENIED, "access is denied"),
     ]:
         with pytest.raises(InferError, match=text) as caught:
             opened(Objects(failure)).read(1)
         assert caught.value.code is ErrorCode.UNAVAILABLE, "it ends the job"
     with pytest.raises(OSError, match="Invalid argument"):
         opened(Objects()).seek(-1)
+
+
+def test_an_object_that_cannot_be_read_is_as_a_file() -> None:
+    """Also after others were read; behind its first byte it ends the job."""
+    with pytest.raises(PermissionError, match="access is denied"):
+        opened(Objects(DENIED, ["other"])).read(1)
+    with pytest.raises(FileNotFoundError, match="removed after it was found: 's3://b/k'"):
+        opened(Objects(ObjectChangedError("gone"))).read(1)
+    objects = Objects(others=["other"])
+    file = opened(objects)
+    file.read(1)
+    for objects.failure in (DENIED, ObjectChangedError("gone")):
+        file.seek(9000)
+        file._window = b""
+        with pytest.raises(StoreError) as caught:
+            file.read(1)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+
+
+def test_a_credential_that_has_ended_is_no_denied_object() -> None:
+    objects: Any = Objects(DENIED)
+    objects.last_read = StoredObject("before", 1, "1")
+    with pytest.raises(StoreError):
+        opened(objects).read(1)
+    objects.others = ["before"]
+    objects.top_objects = lambda below: pytest.fail("one object is enough")
+    with pytest.raises(PermissionError):
+        opened(objects).read(1)
