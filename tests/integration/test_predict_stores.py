@@ -16,10 +16,13 @@ from pyarrow import parquet
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.tools.predict import PredictJob, Summary, predict
+from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.since import selection
+from naiad.tools.predict.stored_output import publication
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 from naiad.tools.predict.stored_output.stored_output import StoredOutput
 from naiad.tools.predict.stores import object_path, object_reader, store_place
+from naiad.tools.predict.stores.store_place import StorePlace
 from support.batch_parts import Doubling, Tensors, served
 from support.google_writes import GoogleWrites
 from support.object_stores import ENVIRONMENT, Door, S3Server, error_body
@@ -211,6 +214,103 @@ def test_a_later_run_takes_the_job_over(s3: S3Server) -> None:
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert "taken.csv" not in keys(s3, "taken.csv")
     assert "taken.csv.partial/job.json" in keys(s3, "taken.csv"), "the other run has it"
+
+
+def other_run(output: str, *, restart: bool = True) -> StoredCheckpoint:
+    """Return the job of another run, with other inputs if it begins again."""
+    facts: dict[str, str] = {}
+    if not restart:
+        found = StorePlace(f"{output}.partial", 10, "--output").objects.read("job.json", 1 << 20)
+        assert found is not None
+        facts = json.loads(found[0])["facts"]
+    return StoredCheckpoint(output, facts, restart=restart, patience_s=10)
+
+
+@pytest.fixture
+def uploading(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What happens while an output is uploaded; signs change fast."""
+    happens: list[Callable[[], object]] = []
+    upload = ObjectStore.upload
+
+    def interrupted(self: ObjectStore, key: str, path: Path) -> None:
+        if happens:
+            happens.pop()()
+        upload(self, key, path)
+
+    monkeypatch.setattr(ObjectStore, "upload", interrupted)
+    monkeypatch.setattr(publication, "BEAT_S", 0.02)
+    monkeypatch.setattr(publication, "WATCH_S", 2.0)
+    yield happens
+    assert not happens
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_no_run_takes_over_while_the_output_appears(
+    s3: S3Server, tmp_path: Path, uploading: list[Callable[[], object]], restart: bool
+) -> None:
+    output = s3.url(BUCKET, f"apart{restart}.csv")
+
+    def refused() -> None:
+        with pytest.raises(InferError, match=r"another process writes .* now; wait for its end") as caught:
+            other_run(output, restart=restart)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+
+    uploading.append(refused)
+    assert run(s3.url(BUCKET, "in/rows.csv"), output).rows == len(VALUES)
+    assert content(s3, f"apart{restart}.csv") == expected(tmp_path, ".csv")
+    assert keys(s3, f"apart{restart}.csv") == [f"apart{restart}.csv"]
+
+
+def test_a_run_that_has_lost_its_job_leaves_the_other_one_alone(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, uploading: list[Callable[[], object]]
+) -> None:
+    """The sign of the first run stops, as if its machine had slept, and the second one takes its job over."""
+    output = s3.url(BUCKET, "asleep.csv")
+    monkeypatch.setattr(publication, "BEAT_S", 1000.0)
+    monkeypatch.setattr(publication, "WATCH_S", 0.1)
+    uploading.append(lambda: other_run(output).folder.put(0, WrittenRows(1, 0, {})))
+    with pytest.raises(InferError, match="another process continues the job"):
+        run(s3.url(BUCKET, "in/rows.csv"), output)
+    left = keys(s3, "asleep.csv.partial/")
+    assert len(left) == 2, left
+    assert {left[0].endswith(".rows"), left[1].endswith(".rows")} == {True, False}
+    assert "asleep.csv.partial/job.json" in left
+
+
+@pytest.mark.usefixtures("often", "uploading")
+def test_a_sign_of_a_killed_run_is_removed(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, delete = s3.url(BUCKET, "signed.csv"), ObjectStore.delete
+    monkeypatch.setattr(publication, "WATCH_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "upload", gone)
+        patch.setattr(
+            ObjectStore, "delete", lambda self, keys: gone() if "publishing" in keys[0] else delete(self, keys)
+        )
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            run(s3.url(BUCKET, "in/rows.csv"), output)
+    assert any("publishing-" in key for key in keys(s3, "signed.csv.partial/"))
+    assert run(s3.url(BUCKET, "in/rows.csv"), output).resumed_rows == len(VALUES)
+    assert content(s3, "signed.csv") == expected(tmp_path, ".csv")
+    assert keys(s3, "signed.csv") == ["signed.csv"]
+
+
+def test_one_of_two_runs_has_the_job(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one takes over right after the first has written its head."""
+    output = s3.url(BUCKET, "both.csv")
+    runs: list[StoredCheckpoint] = []
+    write = ObjectStore.write
+
+    def interrupted(self: ObjectStore, key: str, *arguments: Any) -> Any:
+        answer = write(self, key, *arguments)
+        monkeypatch.setattr(ObjectStore, "write", write)
+        runs.append(other_run(output))
+        return answer
+
+    monkeypatch.setattr(ObjectStore, "write", interrupted)
+    first = other_run(output)
+    with pytest.raises(InferError, match="another process continues the job"):
+        first.check_is_ours()
+    runs[0].check_is_ours()
 
 
 SLOW_DOWN = (503, error_body("SlowDown", "Please reduce your request rate."))

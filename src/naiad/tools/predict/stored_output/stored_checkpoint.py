@@ -8,8 +8,11 @@ run that begins or continues replaces `job.json` on the condition that it is as 
 whether another run is alive. So a later run takes the job over, and the earlier one sees before its next checkpoint,
 and before the output appears, that `job.json` is not its own, and ends.
 
-At the end the output is written, then `job.json` is removed, then the segments. What is left of them after a kill
-belongs to no job, and the next one removes it.
+An upload of the output cannot be called back. So a run first notes in `job.json`, on the same condition, that it
+publishes, and shows a sign that it is alive until it has finished (`publication`). Meanwhile no run takes over.
+
+At the end the output is written, then `job.json` is removed, then the segments of the job, each after a look whether
+the job is still that of this run. What is left of them after a kill belongs to no job, and the next one removes it.
 """
 
 import json
@@ -18,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import InferError, unavailable
-from naiad.repository.cloud.objects.stored_object import ObjectChangedError
+from naiad.repository.cloud.objects.stored_object import ObjectChangedError, Version, identity_of
 from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, facts_of, refusal
+from naiad.tools.predict.stored_output.publication import is_publishing, publishing, sign_of
 from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder, chain
 from naiad.tools.predict.stores.store_place import StorePlace, split_url
 
@@ -45,18 +49,22 @@ class StoredCheckpoint:
         self.position = JobPosition()
         self.segments: list[Segment] = []
         """What earlier runs have stored, in order."""
-        found = self._partial.objects.read(_HEAD, _MAX_HEAD_BYTES)
+        found = self._read_head()
         earlier = None if found is None or restart else found[0]
-        job = secrets.token_hex(8) if earlier is None else self._continue(earlier, facts)
-        self.folder = SegmentFolder(self._partial.below(job))
-        head = {"version": _VERSION, "job": job, "run": secrets.token_hex(8), "facts": facts}
+        self._job = secrets.token_hex(8) if earlier is None else self._continue(earlier, facts)
+        self.folder = SegmentFolder(self._partial.below(self._job))
+        self._run = secrets.token_hex(8)
+        self._facts = facts
+        self._content = b""
+        """Of `job.json`, as this run has written it."""
         try:
-            self._partial.objects.write(_HEAD, json.dumps(head).encode(), None if found is None else found[1])
+            self._write_head(None if found is None else found[1])
         except ObjectChangedError:
             raise unavailable(f"another process has just begun to write {output}; wait for its end") from None
-        self._head = self._partial.objects.find(_HEAD)
+        if found is not None and (killed := _publishing_run(found[0])):
+            self._partial.objects.delete([sign_of(killed)])
         if not self.segments:
-            self._clean()
+            self._partial.objects.delete_below("", kept=[_HEAD], check=self.check_is_ours)
 
     def record(self, position: JobPosition) -> None:
         """Note how many rows are stored. Raises InferError(UNAVAILABLE) if another run has taken the job over."""
@@ -66,19 +74,28 @@ class StoredCheckpoint:
     def check_is_ours(self) -> None:
         """Raise InferError(UNAVAILABLE) if another run has taken the job over."""
         if not self._is_ours():
-            raise unavailable(f"another process continues the job that writes {self.output}; this one ends")
+            raise self._taken()
 
     def publish(self, position: JobPosition, finished: Path, rejected: Path | None) -> None:
-        """Write the complete output and the reasons of failed rows, and remove what is not needed any more."""
-        self.check_is_ours()
-        objects, reasons = self._home.objects, f"{self._name}.rejected.jsonl"
-        if rejected is not None:
-            objects.upload(reasons, rejected)
-        elif objects.find(reasons) is not None:
-            objects.delete([reasons])  # of an earlier job
-        objects.upload(self._name, finished)
-        self.position = position
-        self._partial.objects.delete([_HEAD])
+        """Write the complete output and the reasons of failed rows, and remove what is not needed any more.
+
+        Raises InferError(UNAVAILABLE) if another run has taken the job over.
+        """
+        with publishing(self._partial.objects, self._run):
+            self.check_is_ours()  # a version that is known to the store, also after an answer that named none
+            try:
+                self._write_head(self._version, is_publishing=True)
+            except ObjectChangedError:
+                raise self._taken() from None
+            objects, reasons = self._home.objects, f"{self._name}.rejected.jsonl"
+            if rejected is not None:
+                objects.upload(reasons, rejected)
+            elif objects.find(reasons) is not None:
+                objects.delete([reasons])  # of an earlier job
+            objects.upload(self._name, finished)
+            self.check_is_ours()
+            self.position = position
+            self._partial.objects.delete([_HEAD])
         self._clean()
 
     def discard_if_empty(self) -> None:
@@ -91,7 +108,39 @@ class StoredCheckpoint:
 
     def _is_ours(self) -> bool:
         head = self._partial.objects.find(_HEAD)
-        return head is not None and head == self._head
+        if head is None:
+            return False
+        if head.identity == identity_of(self._version):
+            return True
+        # Some stores name one content differently in different answers.
+        found = self._partial.objects.read(_HEAD, _MAX_HEAD_BYTES)
+        if found is None or found[0] != self._content:
+            return False
+        self._version = found[1]
+        return True
+
+    def _taken(self) -> InferError:
+        return unavailable(f"another process continues the job that writes {self.output}; this one ends")
+
+    def _read_head(self) -> tuple[bytes, Version] | None:
+        """Return `job.json`, and its version. Raises InferError(UNAVAILABLE) if its run writes the output now."""
+        objects, seen = self._partial.objects, None
+        while True:
+            found = objects.read(_HEAD, _MAX_HEAD_BYTES)
+            run = None if found is None else _publishing_run(found[0])
+            if run is None or run == seen:  # it has ended, or was watched
+                return found
+            if is_publishing(objects, run):
+                raise unavailable(f"another process writes {self.output} now; wait for its end")
+            seen = run
+
+    def _write_head(self, replaced: Version | None, *, is_publishing: bool = False) -> None:
+        """Replace a version of `job.json`, None for a new one. Raises InferError and ObjectChangedError."""
+        head = {"version": _VERSION, "job": self._job, "run": self._run, "facts": self._facts}
+        if is_publishing:
+            head["publishing"] = True
+        self._content = json.dumps(head).encode()
+        self._version = self._partial.objects.write(_HEAD, self._content, replaced)
 
     def _continue(self, content: bytes, facts: Facts) -> str:
         """Take over what an earlier run has stored; return the name of its folder."""
@@ -113,8 +162,17 @@ class StoredCheckpoint:
         return refusal(self._partial.url, self.position.rows, reason)
 
     def _clean(self) -> None:
-        """Remove what no job needs."""
-        self._partial.objects.delete([each.key for each in self._partial.objects.list_objects() if each.key != _HEAD])
+        """Remove the segments of this job."""
+        self._partial.objects.delete_below(self._job)
+
+
+def _publishing_run(content: bytes) -> str | None:
+    """Return the run that has noted that it publishes; None if none has."""
+    try:
+        head = json.loads(content)
+        return str(head["run"]) if head.get("publishing") else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # `_continue` says what is wrong with it
 
 
 def check_writable(output: str, patience_s: float) -> None:
