@@ -55,7 +55,7 @@ def test_start_removes_what_killed_servers_left(start_server, tmp_path: Path, pr
         process.kill()
     psutil.wait_procs(children, timeout=60)
     third = start()
-    third.wait_log("removed . temporary directories of servers that were killed")
+    third.wait_log("removed . temporary directories of processes that were killed")
     left = set(directory.iterdir())
     assert len(before & left) == len(before) // 2, "what the living server holds stays"
     assert alive.get("/v2/models/uploaded/ready").status == 200

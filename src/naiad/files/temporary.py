@@ -1,4 +1,4 @@
-"""Temporary directories of a server, which the next start removes if their process was killed.
+"""Temporary directories of a server or a job, which the next start removes if their process was killed.
 
 Each is held (`held`) by its process from before it has its name; so one that no process holds is abandoned. The
 system gives the lock back when a process ends, also after SIGKILL, and nothing has to be written down.
@@ -70,7 +70,7 @@ def remove_abandoned(parent: Path | None = None) -> list[Path]:
             _log.debug("%s cannot be removed: %s", path, error)
     if removed:
         _log.warning(
-            "removed %d temporary directories of servers that were killed: %s",
+            "removed %d temporary directories of processes that were killed: %s",
             len(removed),
             ", ".join(path.name for path in removed[:5]) + (", ..." if len(removed) > 5 else ""),
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.version import __version__
-from naiad.files.temporary import own_directory
+from naiad.files.temporary import own_directory, remove_abandoned
 from naiad.repository.cloud.objects.stored_object import StoreError
 from naiad.tools.predict.distributed.part import JobPart, OpenedModel, PartOutcome, WorkerProblem
 from naiad.tools.predict.files.input_files import open_source
@@ -48,6 +48,7 @@ class PartWorker:
     async def open(self) -> OpenedModel | WorkerProblem:
         """Load the model, or connect to its server."""
         try:
+            remove_abandoned()
             _enter(self._folder, self._job)
             self._endpoint = await self._stack.enter_async_context(open_endpoint(self._job))
             metadata, config = await self._endpoint.metadata(), await self._endpoint.config()

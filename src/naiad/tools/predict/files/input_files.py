@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
+from naiad.core.errors import invalid_argument, not_found
 from naiad.tools.predict.files.row_formats import OUTPUT_SUFFIXES, has_rows, open_row_file
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import DEFAULT_TIMEOUT_S, PredictJob
 from naiad.tools.predict.sources.folder import FolderSource
 from naiad.tools.predict.sources.row_source import RowSource
 from naiad.tools.predict.stores.object_path import FilePath, FolderPath, ObjectFolder, ObjectPath
-from naiad.tools.predict.stores.object_patterns import find_objects
+from naiad.tools.predict.stores.object_patterns import NoFileYetError, find_objects
 from naiad.tools.predict.stores.store_place import is_store_url
 
 _PARTIAL_SUFFIXES = tuple(f"{each}.partial" for each in OUTPUT_SUFFIXES)
@@ -31,13 +31,6 @@ class InputFiles:
     def all(self) -> Sequence[FilePath]:
         """All files that are read."""
         return self.rows or ([] if isinstance(self.path, ObjectFolder) else [self.path])
-
-
-class NoFileYetError(InferError):
-    """A pattern or a folder without a file, which may come later."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.NOT_FOUND, message)
 
 
 class WrittenFiles:

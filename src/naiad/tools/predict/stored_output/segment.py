@@ -15,6 +15,8 @@ from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.stores.store_place import StorePlace
 
 MAX_SEGMENT_BYTES = 1 << 32
+MAX_SEGMENTS = 1_000_000
+"""Of one job; their names are in memory."""
 _SUFFIX = "rows"
 _NAME = re.compile(rf"(\d+)-(\d+)-(\d+)-[0-9a-f]+\.{_SUFFIX}")
 _AHEAD = 3

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import orjson
 
-from naiad.core.errors import InferError, excerpt
-from naiad.files.temporary import OwnDirectory
+from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.files.temporary import OwnDirectory, remove_abandoned
 from naiad.tools.predict.files.row_writer import REJECTED, RowWriter, WrittenRows
 from naiad.tools.predict.job_checkpoint import Announce, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.sinks.sink import Layout
-from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder
+from naiad.tools.predict.stored_output.segment import MAX_SEGMENTS, Segment, SegmentFolder
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 
 CHECKPOINT_S = 10.0
@@ -39,6 +39,7 @@ class StoredOutput:
         self._segments = list(checkpoint.segments)
         self._stored_rows = sum(each.rows for each in self._segments)
         self._stored_failed_rows = sum(each.failed_rows for each in self._segments)
+        remove_abandoned()
         self._directory = OwnDirectory("rows")
         self._folders = 0
         try:
@@ -120,6 +121,11 @@ class StoredOutput:
             self._add(self.segments.put(self._stored_rows, self._writer.written()))
 
     def _add(self, segment: Segment) -> None:
+        if len(self._segments) >= MAX_SEGMENTS:
+            raise invalid_argument(
+                f"{self._checkpoint.output} has {len(self._segments):,} segments, and more are not kept: a part of a "
+                "worker has rows of one file only; put small files together, or run several jobs"
+            )
         self._segments.append(segment)
         self._stored_rows += segment.rows
         self._stored_failed_rows += segment.failed_rows

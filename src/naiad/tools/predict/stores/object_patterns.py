@@ -4,7 +4,7 @@ import fnmatch
 import re
 from collections.abc import Sequence
 
-from naiad.core.errors import InferError, not_found
+from naiad.core.errors import ErrorCode, InferError, not_found
 from naiad.repository.cloud.objects.stored_object import StoredObject
 from naiad.repository.cloud.url import parse_cloud_url
 from naiad.tools.predict.stores.object_path import ObjectFolder, ObjectPath
@@ -13,17 +13,26 @@ from naiad.tools.predict.stores.store_place import StorePlace, split_url
 _MAGIC = re.compile(r"[*?\[]")
 
 
+class NoFileYetError(InferError):
+    """A pattern or a folder without a file, which may come later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.NOT_FOUND, message)
+
+
 def find_objects(text: str, patience_s: float) -> tuple[ObjectFolder | None, list[ObjectPath]]:
     """Return the objects of an input, by name, and the folder if the text names one: its objects are rows.
 
-    A pattern that fits nothing returns nothing. Raises InferError for what is not there or cannot be read.
+    A pattern that fits nothing returns nothing. Raises InferError for what is not there or cannot be read, and
+    NoFileYetError for a URL that can only name a folder, without an object below it.
     """
-    magic = _MAGIC.search(text)
+    url = parse_cloud_url(text, "--input")
+    # Behind the bucket: the address of an endpoint may have brackets too.
+    magic = _MAGIC.search(text, len(url.text) - len(url.prefix))
     if magic is None:
         return _named(text, patience_s)
     base = text[: magic.start()].rpartition("/")[0]
     pattern = text[len(base) + 1 :]
-    parse_cloud_url(base, "--input")
     place = StorePlace(base, patience_s)
     is_flat = "/" not in pattern and "**" not in pattern
     items = _asked(place, is_flat=is_flat)
@@ -47,6 +56,8 @@ def _named(text: str, patience_s: float) -> tuple[ObjectFolder | None, list[Obje
             return None, [ObjectPath(place, item)]
     folder = StorePlace(url.text, patience_s)
     items = [each for each in _asked(folder, is_flat=True) if not each.key.startswith(".")]
+    if not items and (not url.prefix or text.endswith("/")):
+        raise NoFileYetError(f"--input {text}: there is no object below it")
     if not items:
         raise not_found(f"--input {text}: there is no such object, and there are none below it")
     return ObjectFolder(folder), [ObjectPath(folder, each) for each in items]
