@@ -18,7 +18,7 @@ from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.tools.predict import PredictJob, Summary, predict
 from naiad.tools.predict.files.row_writer import WrittenRows
 from naiad.tools.predict.since import selection
-from naiad.tools.predict.stored_output import publication
+from naiad.tools.predict.stored_output import life_sign
 from naiad.tools.predict.stored_output.stored_checkpoint import StoredCheckpoint
 from naiad.tools.predict.stored_output.stored_output import StoredOutput
 from naiad.tools.predict.stores import object_path, object_reader, store_place
@@ -238,8 +238,8 @@ def uploading(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], obj
         upload(self, key, path)
 
     monkeypatch.setattr(ObjectStore, "upload", interrupted)
-    monkeypatch.setattr(publication, "BEAT_S", 0.02)
-    monkeypatch.setattr(publication, "WATCH_S", 2.0)
+    monkeypatch.setattr(life_sign, "BEAT_S", 0.02)
+    monkeypatch.setattr(life_sign, "WATCH_S", 2.0)
     yield happens
     assert not happens
 
@@ -261,13 +261,13 @@ def test_no_run_takes_over_while_the_output_appears(
     assert keys(s3, f"apart{restart}.csv") == [f"apart{restart}.csv"]
 
 
-def test_a_run_that_has_lost_its_job_leaves_the_other_one_alone(
+def test_a_run_without_its_job_removes_nothing(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, uploading: list[Callable[[], object]]
 ) -> None:
     """The sign of the first run stops, as if its machine had slept, and the second one takes its job over."""
     output = s3.url(BUCKET, "asleep.csv")
-    monkeypatch.setattr(publication, "BEAT_S", 1000.0)
-    monkeypatch.setattr(publication, "WATCH_S", 0.1)
+    monkeypatch.setattr(life_sign, "BEAT_S", 1000.0)
+    monkeypatch.setattr(life_sign, "WATCH_S", 0.1)
     uploading.append(lambda: other_run(output).folder.put(0, WrittenRows(1, 0, {})))
     with pytest.raises(InferError, match="another process continues the job"):
         run(s3.url(BUCKET, "in/rows.csv"), output)
@@ -280,7 +280,7 @@ def test_a_run_that_has_lost_its_job_leaves_the_other_one_alone(
 @pytest.mark.usefixtures("often", "uploading")
 def test_a_sign_of_a_killed_run_is_removed(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output, delete = s3.url(BUCKET, "signed.csv"), ObjectStore.delete
-    monkeypatch.setattr(publication, "WATCH_S", 0.1)
+    monkeypatch.setattr(life_sign, "WATCH_S", 0.1)
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStore, "upload", gone)
         patch.setattr(
@@ -427,7 +427,7 @@ class Bytes(Doubling):
         return {"Y": np.ones((len(inputs["X"]), 2), np.float32)}
 
 
-def test_a_denied_object_of_a_folder_is_a_failed_row(s3: S3Server, tmp_path: Path) -> None:
+def test_denied_object_of_a_folder_fails_alone(s3: S3Server, tmp_path: Path) -> None:
     for name in "abcd":
         s3.put(BUCKET, f"pictures/{name}.bin", b"1")
     url = s3.url(BUCKET, "pictures/")

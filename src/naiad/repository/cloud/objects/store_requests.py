@@ -48,7 +48,7 @@ class StoreRequests:
         patience_s: float | None,
         write_fixes: Mapping[str, str] = WRITE_FIXES,
     ) -> None:
-        """Nothing is connected to yet; parameters are those of `ObjectStore`.
+        """Nothing is connected to yet; for the parameters see `ObjectStore`.
 
         Raises InferError(UNSUPPORTED) when the library is not there.
         """

@@ -62,7 +62,7 @@ class WorkerProblem:
     code: ErrorCode | None = None
     """None for an error that is no `InferError`."""
     is_of_store: bool = False
-    """Whether an object store has failed, which ends the job whatever the code."""
+    """Whether an object store has failed, which ends the job for any code."""
 
 
 class PartSize:

@@ -9,7 +9,7 @@ whether another run is alive. So a later run takes the job over, and the earlier
 and before the output appears, that `job.json` is not its own, and ends.
 
 An upload of the output cannot be called back. So a run first notes in `job.json`, on the same condition, that it
-publishes, and shows a sign that it is alive until it has finished (`publication`). Meanwhile no run takes over.
+publishes, and shows a sign that it is alive until it has finished (`life_sign`). Meanwhile no run takes over.
 
 At the end the output is written, then `job.json` is removed, then the segments of the job, each after a look whether
 the job is still that of this run. What is left of them after a kill belongs to no job, and the next one removes it.
@@ -23,7 +23,7 @@ from typing import Any
 from naiad.core.errors import InferError, unavailable
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError, Version, identity_of
 from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, facts_of, refusal
-from naiad.tools.predict.stored_output.publication import is_publishing, publishing, sign_of
+from naiad.tools.predict.stored_output.life_sign import is_publishing, publishing, sign_of
 from naiad.tools.predict.stored_output.segment import Segment, SegmentFolder, chain
 from naiad.tools.predict.stores.store_place import StorePlace, split_url
 
@@ -55,8 +55,9 @@ class StoredCheckpoint:
         self.folder = SegmentFolder(self._partial.below(self._job))
         self._run = secrets.token_hex(8)
         self._facts = facts
-        self._content = b""
+        self._version: Version = {}
         """Of `job.json`, as this run has written it."""
+        self._content = b""
         try:
             self._write_head(None if found is None else found[1])
         except ObjectChangedError:

@@ -55,7 +55,7 @@ def store_of(monkeypatch: pytest.MonkeyPatch, client: Any) -> ObjectStore:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_a_lost_answer_of_a_write_is_no_other_process(
+def test_lost_answer_of_a_write_is_success(
     library: Library, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     client = MemoryStore()
@@ -92,7 +92,7 @@ def test_another_process_is_seen_behind_a_lost_answer(
         store.write("k", b"fours", found[1])
 
 
-def test_a_lost_answer_of_a_move_is_no_missing_object(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_answer_of_a_move_is_success(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MemoryStore()
     store = store_of(monkeypatch, client)
     obstore.put(client, "a", b"1")
@@ -104,7 +104,7 @@ def test_a_lost_answer_of_a_move_is_no_missing_object(library: Library, monkeypa
     assert caught.value.code is ErrorCode.NOT_FOUND
 
 
-def test_an_absent_object_leaves_none_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_absent_object_does_not_end_removal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     client = LocalStore(str(tmp_path))
     store = store_of(monkeypatch, client)
     keys = [f"k{number:02d}" for number in range(50)]

@@ -64,7 +64,7 @@ def test_a_machine_without_credential_reads_what_is_public(monkeypatch: pytest.M
     assert library.requests == ["head with", "head without", "head without"]
 
 
-def test_a_credential_that_has_worked_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_credential_that_has_worked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     store, library = opened(monkeypatch, "", AWAY, AWAY, "", *[AWAY] * 5)
     store.find("a")
     store.find("b")
@@ -106,7 +106,7 @@ def test_a_first_failure_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Server returned non-2xx status code: 404 Not Found", ObjectFailure.MISSING, ErrorCode.NOT_FOUND),
     ],
 )
-def test_failures_are_those_of_the_store(
+def test_failures_have_kinds_and_codes(
     monkeypatch: pytest.MonkeyPatch, text: str, failure: ObjectFailure, code: ErrorCode
 ) -> None:
     store, _ = opened(monkeypatch, *[text] * 5)

@@ -94,7 +94,7 @@ def test_failures_have_names() -> None:
         opened(Objects()).seek(-1)
 
 
-def test_an_object_that_cannot_be_read_is_as_a_file() -> None:
+def test_an_unreadable_object_is_as_a_file() -> None:
     """Also after others were read; behind its first byte it ends the job."""
     with pytest.raises(PermissionError, match="access is denied"):
         opened(Objects(DENIED, ["other"])).read(1)
@@ -111,7 +111,7 @@ def test_an_object_that_cannot_be_read_is_as_a_file() -> None:
         assert caught.value.code is ErrorCode.UNAVAILABLE
 
 
-def test_a_credential_that_has_ended_is_no_denied_object() -> None:
+def test_an_ended_credential_is_no_denied_object() -> None:
     objects: Any = Objects(DENIED)
     objects.last_read = StoredObject("before", 1, "1")
     with pytest.raises(StoreError):

@@ -1,7 +1,8 @@
 """A sign that a run writes its output now: an object that changes every few seconds until the output is there.
 
-An upload may take hours, and its end replaces the output whoever has the job then. So another run does not take the
-job over meanwhile. It watches the sign for a while by its own clock: clocks of machines and stores are not compared.
+An upload may take hours, and its end replaces the output, whether or not the run still has the job. So another run
+does not take the job over meanwhile. It watches the sign for a while by its own clock: clocks of
+machines and stores are not compared.
 """
 
 import contextlib
