@@ -58,14 +58,17 @@ class ObjectFolder:
         return found
 
     def _found(self, name: str, max_bytes: int) -> bytes | None:
-        objects = self.place.objects
         try:
-            found = objects.read(name, max_bytes)
-        except BadKeyError as error:
-            raise invalid_argument(error.message) from None
-        except StoreError as error:
-            if error.failure is ObjectFailure.DENIED and is_only_denied(objects, name):
+            try:
+                found = self.place.objects.read(name, max_bytes)
+            except BadKeyError as error:
                 raise invalid_argument(error.message) from None
+            except StoreError as error:
+                if error.failure is not ObjectFailure.DENIED or not is_only_denied(self.place.objects, name):
+                    raise
+                raise invalid_argument(error.message) from None
+        except StoreError as error:
+            # Of any code: it says nothing about the row that names the object.
             raise StoreError(ErrorCode.UNAVAILABLE, error.message, error.failure) from None
         return None if found is None else found[0]
 
