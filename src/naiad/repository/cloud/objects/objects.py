@@ -303,6 +303,10 @@ class ObjectStore(StoreRequests):
                 if version is None:
                     raise ObjectChangedError(self.url.of(key)) from error
                 return version
+            except FileNotFoundError as error:
+                if not replaced:
+                    raise
+                raise ObjectChangedError(self.url.of(key)) from error
             except (NotImplementedError, library.exceptions.NotSupportedError):
                 if mode == "overwrite":
                     raise

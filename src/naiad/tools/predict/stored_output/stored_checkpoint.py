@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import InferError, unavailable
+from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.repository.cloud.objects.stored_object import ObjectChangedError, Version, identity_of
 from naiad.tools.predict.job_checkpoint import Facts, JobPosition, difference, facts_of, refusal
 from naiad.tools.predict.stored_output.life_sign import is_publishing, publishing, sign_of
@@ -49,7 +50,7 @@ class StoredCheckpoint:
         self.position = JobPosition()
         self.segments: list[Segment] = []
         """What earlier runs have stored, in order."""
-        found = self._read_head()
+        found = _free_head(self._partial.objects, output)
         earlier = None if found is None or restart else found[0]
         self._job = secrets.token_hex(8) if earlier is None else self._continue(earlier, facts)
         self.folder = SegmentFolder(self._partial.below(self._job))
@@ -123,18 +124,6 @@ class StoredCheckpoint:
     def _taken(self) -> InferError:
         return unavailable(f"another process continues the job that writes {self.output}; this one ends")
 
-    def _read_head(self) -> tuple[bytes, Version] | None:
-        """Return `job.json`, and its version. Raises InferError(UNAVAILABLE) if its run writes the output now."""
-        objects, seen = self._partial.objects, None
-        while True:
-            found = objects.read(_HEAD, _MAX_HEAD_BYTES)
-            run = None if found is None else _publishing_run(found[0])
-            if run is None or run == seen:  # it has ended, or was watched
-                return found
-            if is_publishing(objects, run):
-                raise unavailable(f"another process writes {self.output} now; wait for its end")
-            seen = run
-
     def _write_head(self, replaced: Version | None, *, is_publishing: bool = False) -> None:
         """Replace a version of `job.json`, None for a new one. Raises InferError and ObjectChangedError."""
         head = {"version": _VERSION, "job": self._job, "run": self._run, "facts": self._facts}
@@ -167,6 +156,19 @@ class StoredCheckpoint:
         self._partial.objects.delete_below(self._job)
 
 
+def _free_head(objects: ObjectStore, output: str) -> tuple[bytes, Version] | None:
+    """Return `job.json`, and its version. Raises InferError(UNAVAILABLE) if its run writes the output now."""
+    seen = None
+    while True:
+        found = objects.read(_HEAD, _MAX_HEAD_BYTES)
+        run = None if found is None else _publishing_run(found[0])
+        if run is None or run == seen:  # it has ended, or was watched
+            return found
+        if is_publishing(objects, run):
+            raise unavailable(f"another process writes {output} now; wait for its end")
+        seen = run
+
+
 def _publishing_run(content: bytes) -> str | None:
     """Return the run that has noted that it publishes; None if none has."""
     try:
@@ -189,16 +191,23 @@ def check_writable(output: str, patience_s: float) -> None:
 
 
 def stored_facts(output: str, patience_s: float) -> Facts:
-    """Return the facts of the job that has begun to write an output; {} without one. Raises InferError."""
-    found = _partial_of(output, patience_s).objects.read(_HEAD, _MAX_HEAD_BYTES)
+    """Return the facts of the job that has begun to write an output; {} without one.
+
+    Raises InferError, of UNAVAILABLE if a run writes the output now: its files are not to be taken from it.
+    """
+    found = _free_head(_partial_of(output, patience_s).objects, output)
     return {} if found is None else facts_of(found[0])
 
 
 def discard_stored(output: str, patience_s: float) -> None:
-    """Remove what a job has stored for an output, so that a run which still has it ends. Raises InferError."""
+    """Remove what a job has stored for an output, so that a run which still has it ends.
+
+    Raises InferError, of UNAVAILABLE if the run writes the output now: then it appears.
+    """
     objects = _partial_of(output, patience_s).objects
+    _free_head(objects, output)
     objects.delete([_HEAD])
-    objects.delete([each.key for each in objects.list_objects()])
+    objects.delete_below("")
 
 
 def _partial_of(output: str, patience_s: float) -> StorePlace:

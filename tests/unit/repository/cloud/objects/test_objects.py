@@ -55,9 +55,7 @@ def store_of(monkeypatch: pytest.MonkeyPatch, client: Any) -> ObjectStore:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_lost_answer_of_a_write_is_success(
-    library: Library, monkeypatch: pytest.MonkeyPatch, lost: int
-) -> None:
+def test_lost_answer_of_a_write_is_success(library: Library, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
     client = MemoryStore()
     store = store_of(monkeypatch, client)
     library.lost["put"] = lost
@@ -90,6 +88,20 @@ def test_another_process_is_seen_behind_a_lost_answer(
     assert found is not None
     with pytest.raises(ObjectChangedError):
         store.write("k", b"fours", found[1])
+
+
+def test_a_removed_object_is_no_version_of_it(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As S3 answers for an object that is not there."""
+    store = store_of(monkeypatch, MemoryStore())
+
+    def missing(*arguments: Any, **fields: Any) -> Any:
+        raise FileNotFoundError("Server returned non-2xx status code: 404 Not Found")
+
+    library.put = missing
+    with pytest.raises(ObjectChangedError):
+        store.write("k", b"1", {"e_tag": "1"})
+    with pytest.raises(StoreError, match="it is not there"):
+        store.write("k", b"1", None)
 
 
 def test_lost_answer_of_a_move_is_success(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
