@@ -104,10 +104,11 @@ def _on_disk(text: str, ours: WrittenFiles) -> list[InputFiles]:
 def _in_store(text: str, ours: WrittenFiles, patience_s: float) -> list[InputFiles]:
     folder, objects = find_objects(text, patience_s)
     files: list[FilePath] = [each for each in objects if not ours.has(each)]
-    if objects and not files and not glob.has_magic(text):
+    if [*map(str, objects)] == [text] and not files:
         raise invalid_argument(f"--input {text} is an object that a job writes; choose another output, or move it")
     if not files:
-        raise NoFileYetError(f"--input {text}: no object has a name of this pattern")
+        has_none = "no object has a name of this pattern" if folder is None else "there is no object below it"
+        raise NoFileYetError(f"--input {text}: {has_none}")
     return _grouped(files) if folder is None else [InputFiles(folder, files)]
 
 

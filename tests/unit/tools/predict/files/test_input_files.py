@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError
+from naiad.repository.cloud.objects.objects import ObjectStore
 from naiad.repository.cloud.objects.stored_object import StoredObject
 from naiad.tools.predict.files.input_files import WrittenFiles, find_files
 from naiad.tools.predict.files.row_formats import OUTPUT_SUFFIXES
@@ -33,3 +34,15 @@ def test_partial_output_in_a_store_is_no_input(suffix: str) -> None:
     ours = WrittenFiles(["s3://bucket/below/2.jsonl"])
     keys = [f"1{suffix}.partial/job.json", f"1{suffix}.partial/0a/0-1-0-ff.rows", "2.jsonl", "x.partial/3.jsonl"]
     assert [ours.has(ObjectPath(place, StoredObject(key, 1, ""))) for key in keys] == [True, True, True, False]
+
+
+def test_a_written_object_is_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at an address with brackets; a folder that has only such objects may have others later."""
+    monkeypatch.setattr(ObjectStore, "find", lambda self, key: StoredObject(key, 1, "1"))
+    monkeypatch.setattr(ObjectStore, "top_objects", lambda self: [StoredObject("x.csv", 1, "1")])
+    for above in ("s3://[::1]:9000/b", "s3://b/in"):
+        with pytest.raises(InferError, match=r"x\.csv is an object that a job writes"):
+            find_files([f"{above}/x.csv"], [f"{above}/x.csv"], may_be_none=True)
+        assert find_files([f"{above}/", f"{above}/*.csv"], [f"{above}/x.csv"], may_be_none=True) == []
+        with pytest.raises(InferError, match="there is no object below it"):
+            find_files([f"{above}/"], [f"{above}/x.csv"])
