@@ -6,8 +6,8 @@ from pathlib import Path
 
 from naiad.backend.api import ModelContext
 from naiad.backend.signature import ModelSignature, SignatureCheck
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.tensor import Array, Shape
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from naiad.backend.api import ModelContext
 from naiad.backend.tensor_layout import shape_text
+from naiad.config.execution_tensors import batch_inputs, server_inputs, server_outputs
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
-from naiad.config.tensors.execution_tensors import batch_inputs, server_inputs, server_outputs
 from naiad.config.tensors.features import Features, write_features
 from naiad.config.tensors.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType

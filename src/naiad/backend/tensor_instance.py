@@ -12,7 +12,7 @@ from naiad.backend import device_tensors
 from naiad.backend.api import Instance, ModelContext
 from naiad.backend.assembler import BatchAssembler, BatchPlan, StagedRun
 from naiad.backend.device_tensors import DLPackTensor, Tensor
-from naiad.config.tensors.execution_tensors import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.core.batch import Batch
 from naiad.core.device_tensor import Device
 from naiad.core.errors import ErrorCode, InferError

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from naiad.config.execution_tensors import execution_config, server_inputs
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelInput
 from naiad.config.scheduling_rules import scheduling_rules
-from naiad.config.tensors.execution_tensors import execution_config, server_inputs
 from naiad.config.tensors.padding import InputPadding, element, parse_input_padding, read_padding
 from naiad.config.validate.model import validate
 from naiad.core.datatype import BY_CONFIG_NAME, DataType

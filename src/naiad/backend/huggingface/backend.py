@@ -17,8 +17,8 @@ from naiad.backend.texts.generation.answer_instance import check_generation
 from naiad.backend.texts.generation.text_generation import completed_generation
 from naiad.backend.texts.text_directory import Task
 from naiad.backend.texts.text_tensors import completed_texts, encoded, text_signature, texts_of
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import internal
 from naiad.core.tensor import Array
 

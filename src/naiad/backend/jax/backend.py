@@ -12,8 +12,8 @@ from naiad.backend.jax.artifact import Artifact, dlpack_device
 from naiad.backend.jax.library import jax
 from naiad.backend.signature import SignatureCheck, completed
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.device_tensor import Device
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array

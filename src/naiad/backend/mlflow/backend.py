@@ -18,8 +18,8 @@ from naiad.backend.mlflow.directory import MlflowDirectory
 from naiad.backend.mlflow.mlflow_tensors import MlflowTensors
 from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.tensor import Array
 

@@ -14,8 +14,8 @@ from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.session_options import asks_for_global_threads, model_path, thread_count
 from naiad.backend.onnx.sessions import OnnxSession, OnnxSessions, inspect_model
 from naiad.backend.signature import SignatureCheck, completed
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.tensor import Array

@@ -16,8 +16,8 @@ from naiad.backend.signature import ModelSignature, SignatureCheck
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.texts.text_directory import Task, TextDirectory
 from naiad.backend.texts.text_tensors import completed_texts, encoded, text_signature, texts_of
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import internal
 from naiad.core.tensor import Array
 

@@ -12,7 +12,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, find_model_file
 from naiad.backend.openvino.compile_options import plan_compilation
 from naiad.backend.signature import ModelSignature, TensorSignature
-from naiad.config.tensors.execution_tensors import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 

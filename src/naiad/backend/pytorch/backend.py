@@ -26,8 +26,8 @@ from naiad.backend.pytorch.programs.program import Program
 from naiad.backend.pytorch.programs.torchscript import load_torchscript
 from naiad.backend.pytorch.tensors import reason
 from naiad.backend.signature import ModelSignature, SignatureCheck, completed
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import InferError, invalid_argument, unavailable
 
 _log = logging.getLogger(__name__)

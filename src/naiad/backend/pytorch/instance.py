@@ -30,7 +30,7 @@ from naiad.backend.pytorch.tensors import (
     to_texts,
 )
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.tensors.execution_tensors import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, Shape

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from naiad.backend.signature import TensorSignature
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, invalid_argument
 

@@ -23,8 +23,8 @@ from naiad.backend.sklearn.outputs import (
     to_tensor,
 )
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.config.tensors.features import Features
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array

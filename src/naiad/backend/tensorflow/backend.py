@@ -14,8 +14,8 @@ from naiad.backend.signature import ModelSignature, completed, is_complete
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorflow.library import set_up, tensorflow
 from naiad.backend.tensorflow.program import KERAS_SUFFIXES, Program, load_graph_def, load_keras, load_saved_model
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array

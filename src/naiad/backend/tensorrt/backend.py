@@ -13,8 +13,8 @@ from naiad.backend.tensorrt.engine_file import TensorRtEngine
 from naiad.backend.tensorrt.instance import TensorRtInstance, Tools
 from naiad.backend.tensorrt.library import Messages, check_version, read_options
 from naiad.backend.tensorrt.profiles import OptimizationProfile, choose_profile, max_rows, no_profile, select_profiles
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import invalid_argument, unsupported
 
 _log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.trees.engines import ENGINES, Forest, TreeEngine, open_engine
 from naiad.backend.trees.forest_file import find_forest_file
 from naiad.backend.trees.xgboost_attributes import BEST_CHOICES, BEST_ITERATION
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import Array

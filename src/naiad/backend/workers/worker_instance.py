@@ -22,7 +22,7 @@ from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.backend.workers.process.worker_process import WorkerProcess
 from naiad.backend.workers.ranks.rank_group import RankConversation, RankGroup
 from naiad.backend.workers.worker_settings import WorkerSettings, WorkerSource, rank_args, worker_environment
-from naiad.config.tensors.execution_tensors import execution_config
+from naiad.config.execution_tensors import execution_config
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.environment.ports import InferencePort
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal

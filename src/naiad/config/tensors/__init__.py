@@ -1,1 +1,1 @@
-"""What a configuration says of tensors: columns, pictures, padding, and those that the server adds."""
+"""What a configuration says of tensors: columns, pictures and padding."""

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from naiad.config.autofill import ENSEMBLE_PLATFORM, NO_VERSION, instance_group_problems
 from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
+from naiad.config.execution_tensors import sequence_inputs
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.load_policy import check_load_policy
@@ -17,7 +18,6 @@ from naiad.config.naiad_parameters import check_adaptive_batching, check_isolati
 from naiad.config.openai_mapping import check_openai
 from naiad.config.problem import Problem, nearest
 from naiad.config.remote_settings import check_remote
-from naiad.config.tensors.execution_tensors import sequence_inputs
 from naiad.config.tensors.padding import check_padding
 from naiad.config.tensors.pictures import check_pictures
 from naiad.config.validate.ensemble import check_ensemble

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from naiad.backend.api import Instance, InstanceSpec, ModelContext, RemoteInstance
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelWarmup
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.config.tensors.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from naiad.config.execution_tensors import Control, control_type
 from naiad.config.model_config_pb2 import DataType as ConfigDataType
 from naiad.config.model_config_pb2 import ModelConfig, ModelSequenceBatching
-from naiad.config.tensors.execution_tensors import Control, control_type
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import excerpt, internal, invalid_argument, unsupported

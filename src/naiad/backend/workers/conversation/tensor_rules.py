@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from naiad.backend.tensor_layout import TensorConfig, shape_text
+from naiad.config.execution_tensors import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.tensors.execution_tensors import execution_config
 from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Shape, TensorSpec

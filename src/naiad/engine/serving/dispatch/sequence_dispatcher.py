@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from naiad.config.execution_tensors import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
-from naiad.config.tensors.execution_tensors import Control
 from naiad.core.batch import Batch
 from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, excerpt, request_prefix
