@@ -4,7 +4,9 @@ Every peer serves the same add/sub model (two FP32[16] inputs, sum and differenc
 server with its process, so that the load scripts can charge CPU time to the whole process tree.
 """
 
+import argparse
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -26,6 +28,7 @@ from bench.process_tree import processes
 HERE = Path(__file__).resolve().parent
 PEERS_DIR = HERE / ".peers"
 _START_TIMEOUT_S = 120
+_ONNX_BACKEND = Path("onnxruntime", "libtriton_onnxruntime.so")
 
 
 def free_ports(count: int) -> list[int]:
@@ -38,6 +41,15 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def backends_directory(text: str) -> Path:
+    """Return the directory of Triton backends that a flag names. Raises ArgumentTypeError without ONNX Runtime's."""
+    directory = Path(text).resolve()
+    if not (directory / _ONNX_BACKEND).is_file():
+        message = f"{text} has no file {_ONNX_BACKEND}; docs/benchmarks.md says how to make such a directory"
+        raise argparse.ArgumentTypeError(message)
+    return directory
 
 
 def make_venv(directory: Path) -> None:
@@ -168,8 +180,9 @@ class Naiad(Peer):
 
     name = "naiad"
 
-    def __init__(self, *flags: str, checkout: Path = HERE.parent) -> None:
+    def __init__(self, *flags: str, checkout: Path = HERE.parent, name: str = "naiad") -> None:
         self.flags = flags
+        self.name = name
         self.source = checkout / "src"
 
     def install(self) -> None:
@@ -190,12 +203,24 @@ class Naiad(Peer):
         return [*command, *self.flags], {"PYTHONPATH": str(self.source)}
 
 
+class _OrtApiBase(ctypes.Structure):
+    """What every ONNX Runtime library returns first."""
+
+    _fields_ = [("get_api", ctypes.c_void_p), ("get_version_string", ctypes.CFUNCTYPE(ctypes.c_char_p))]
+
+
 class Triton(Peer):
-    """Real Triton with its Python backend, as the PyPI wheel `nvidia-pytriton` carries it."""
+    """Real Triton with its Python backend, as the PyPI wheel `nvidia-pytriton` carries it.
+
+    `backends` is a directory with a backend for ONNX Runtime, which the wheel lacks.
+    """
 
     name = "triton"
     # Triton's Python stub returns empty tensors with numpy 2 in its environment.
     requirements = ("nvidia-pytriton", "numpy<2")
+
+    def __init__(self, backends: Path | None = None) -> None:
+        self.backends = backends
 
     @property
     def home(self) -> Path:
@@ -212,11 +237,29 @@ class Triton(Peer):
         for program in (target, self.home / "bin" / "tritonserver"):
             program.chmod(0o755)
 
+    def onnxruntime_version(self) -> str:
+        """Return the version of the ONNX Runtime beside the given backend, empty if none is there."""
+        found = sorted(self.backends.glob("onnxruntime/libonnxruntime.so*")) if self.backends else []
+        if not found:
+            return ""
+        base = ctypes.CDLL(str(found[0])).OrtGetApiBase
+        base.restype = ctypes.POINTER(_OrtApiBase)
+        return str(base().contents.get_version_string().decode())
+
+    def link_backends(self, target: Path) -> Path:
+        """Link the wheel's backend and the given one into `target`, because the server takes one directory."""
+        target.mkdir()
+        for directory, name in ((self.home / "backends", "python"), (self.backends, "onnxruntime")):
+            if directory is not None:
+                (target / name).symlink_to(directory / name)
+        return target
+
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Start `tritonserver`."""
         http_port, grpc_port, metrics_port = map(str, ports)
         command = [str(self.home / "bin" / "tritonserver"), f"--model-repository={repository}"]
-        command += [f"--backend-directory={self.home / 'backends'}"]
+        # Its tables of information would hide the reason of a failed start at the end of the log.
+        command += ["--log-info=false", f"--backend-directory={self.link_backends(work / 'backends')}"]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
         command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
         packages = self.home.parent.parent

@@ -10,7 +10,7 @@ END = "<!-- results: end -->"
 
 Row = Mapping[str, Any]
 _SERVERS = {"naiad": "naiad", "triton": "Triton", "mlserver": "MLServer", "fastapi": "FastAPI"}
-_TITLES = {"python": "Python add/sub", "bls": "BLS, Python", "json": "Add/sub"}
+_TITLES = {"python": "Python add/sub", "bls": "BLS, Python", "json": "Add/sub", "onnx": "ONNX add/sub"}
 
 
 def middle(row: Row, metric: str) -> float:
@@ -25,7 +25,7 @@ def _number(metric: str, scale: float = 1.0, digits: int = 0) -> Callable[[Row],
 _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "protocol": lambda row: str(row["transport"]),
     "connections": lambda row: str(row["load"]),
-    "server": lambda row: _SERVERS[row["server"]],
+    "server": lambda row: _SERVERS.get(row["server"], row["server"]),
     "requests/s": _number("throughput"),
     "p50 ms": _number("p50_us", 1e-3, 2),
     "p99 ms": _number("p99_us", 1e-3, 2),
@@ -59,7 +59,7 @@ def _comparison(rows: Sequence[Row]) -> str:
             ratios = [
                 f"{median(a[name] / b[name] for a, b in pairs):.2f}" for name in ("throughput", "p99_us", "cpu_us")
             ]
-            line = (f"{title}, {theirs['transport']}", _SERVERS[theirs["server"]])
+            line = (f"{title}, {theirs['transport']}", _SERVERS.get(theirs["server"], theirs["server"]))
             shares.setdefault(line, []).append([theirs["load"], *ratios])
     lines = [[*what, *(", ".join(each) for each in zip(*loads, strict=True))] for what, loads in shares.items()]
     return _table(["case", "other server", "in flight", "requests/s", "p99", "CPU"], lines)

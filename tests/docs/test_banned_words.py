@@ -36,6 +36,14 @@ def test_comments_in_python_are_checked(tmp_path: Path) -> None:
     assert check(str(tmp_path)).returncode == 1
 
 
+def test_hidden_directory_is_skipped(tmp_path: Path) -> None:
+    installed = tmp_path / ".peers" / "package.py"
+    installed.parent.mkdir()
+    installed.write_text("# nobody checks what a benchmark installs\n")
+    assert check(str(tmp_path)).returncode == 0
+    assert check(str(installed)).returncode == 1
+
+
 def test_code_in_python_is_skipped(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("print(who.told)\n")
