@@ -17,6 +17,9 @@ DOCS = HERE.parent / "docs"
 
 # Case, model of naiad and Triton, protocol, connections: the label.
 _GROUPS: Mapping[tuple[str, str, str, str], str] = {
+    ("onnx", "add_sub", "HTTP binary", "32"): "ONNX model, HTTP",
+    ("onnx", "add_sub", "gRPC", "8 x 4"): "ONNX model, gRPC",
+    ("onnx", "add_sub", "HTTP JSON", "32"): "ONNX model, JSON",
     ("python", "add_sub_py", "HTTP binary", "32"): "Python model, HTTP",
     ("python", "add_sub_py", "gRPC", "8 x 4"): "Python model, gRPC",
     ("bls", "bls_py", "HTTP binary", "32"): "Model that calls a model, HTTP",

@@ -18,6 +18,11 @@ def middle(row: Row, metric: str) -> float:
     return float(median(each[metric] for each in row["rounds"]))
 
 
+def _server(row: Row) -> str:
+    name = str(row["server"])
+    return _SERVERS.get(name, name)
+
+
 def _number(metric: str, scale: float = 1.0, digits: int = 0) -> Callable[[Row], str]:
     return lambda row: f"{middle(row, metric) * scale:,.{digits}f}".replace(",", " ")
 
@@ -25,7 +30,7 @@ def _number(metric: str, scale: float = 1.0, digits: int = 0) -> Callable[[Row],
 _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "protocol": lambda row: str(row["transport"]),
     "connections": lambda row: str(row["load"]),
-    "server": lambda row: _SERVERS.get(row["server"], row["server"]),
+    "server": _server,
     "requests/s": _number("throughput"),
     "p50 ms": _number("p50_us", 1e-3, 2),
     "p99 ms": _number("p99_us", 1e-3, 2),
@@ -59,7 +64,7 @@ def _comparison(rows: Sequence[Row]) -> str:
             ratios = [
                 f"{median(a[name] / b[name] for a, b in pairs):.2f}" for name in ("throughput", "p99_us", "cpu_us")
             ]
-            line = (f"{title}, {theirs['transport']}", _SERVERS.get(theirs["server"], theirs["server"]))
+            line = (f"{title}, {theirs['transport']}", _server(theirs))
             shares.setdefault(line, []).append([theirs["load"], *ratios])
     lines = [[*what, *(", ".join(each) for each in zip(*loads, strict=True))] for what, loads in shares.items()]
     return _table(["case", "other server", "in flight", "requests/s", "p99", "CPU"], lines)

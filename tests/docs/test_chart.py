@@ -14,4 +14,4 @@ def test_chart_shows_the_recorded_results(name: str) -> None:
     assert (chart.DOCS / name).read_text(encoding="utf-8") == drawn, "run: python -m bench.chart"
     texts = [element.text for element in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     assert results["facts"]["date"][:10] in texts[-1]
-    assert len([text for text in texts if text.isdigit()]) == 8
+    assert len([text for text in texts if text.isdigit()]) == 14
