@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from naiad.config.load_policy import LoadPolicy
+from naiad.repository.control.on_demand.budgets import HOST
 from naiad.repository.control.on_demand.residency import (
     IDLE,
     Ask,
@@ -21,7 +22,7 @@ MB = 1_000_000
 
 
 def table(budget: int = 10 * MB, *, count: int = 4, size: int = 4 * MB, policy: LoadPolicy = ON_DEMAND) -> Residency:
-    residency = Residency(budget)
+    residency = Residency({HOST: budget})
     for index in range(count):
         residency.add(f"m{index}", policy, size)
     return residency
@@ -30,7 +31,7 @@ def table(budget: int = 10 * MB, *, count: int = 4, size: int = 4 * MB, policy: 
 def load(residency: Residency, name: str, now_s: float = 0.0, size: int = 4 * MB) -> None:
     assert residency.ask(name, now_s) is Ask.BEGIN
     assert residency.room(name, dict, now_s).is_admitted
-    residency.loaded(name, size, now_s, is_protected=False)
+    residency.loaded(name, {HOST: size}, now_s, is_protected=False)
 
 
 def look_at_nothing() -> Uses:
@@ -43,9 +44,9 @@ def test_second_request_begins_no_load() -> None:
     assert residency.ask("m0", 0.0) is Ask.BEGIN
     assert residency.ask("m0", 0.0) is Ask.HELD
     assert residency.room("m0", dict, 0.0).is_admitted
-    residency.loaded("m0", 3 * MB, 1.0)
+    residency.loaded("m0", {HOST: 3 * MB}, 1.0)
     assert residency.ask("m0", 1.0) is Ask.READY
-    assert residency.used_bytes == 3 * MB
+    assert residency.used[HOST] == 3 * MB
 
 
 def test_least_recently_used_model_leaves_first() -> None:
@@ -99,7 +100,7 @@ def test_call_of_a_running_model_exceeds_the_budget() -> None:
     room = residency.room("m1", lambda: {"m0": Use(4.0, is_busy=True)}, 5.0)
     assert room.is_admitted
     assert not room.victims
-    assert residency.used_bytes == 8 * MB
+    assert residency.used[HOST] == 8 * MB
 
 
 def test_model_above_the_budget_is_refused() -> None:
@@ -131,7 +132,7 @@ def test_failure_of_a_loaded_model_changes_nothing() -> None:
     load(residency, "m0")
     residency.failed("m0", "no room", 1.0)
     assert residency.ask("m0", 1.0) is Ask.READY
-    assert residency.used_bytes == 4 * MB
+    assert residency.used[HOST] == 4 * MB
 
 
 def test_request_during_an_eviction_loads_again() -> None:
@@ -193,18 +194,18 @@ def test_grown_models_have_idle_ones_evicted() -> None:
     residency = table()
     load(residency, "m0")
     load(residency, "m1")
-    residency.resize("m1", 9 * MB)
+    residency.resize("m1", {HOST: 9 * MB})
     assert residency.excess({"m0": Use(1.0), "m1": Use(2.0)}, 3.0) == [["m0"]]
 
 
 def test_model_that_grew_beyond_the_budget_loads_again() -> None:
     residency = table()
     load(residency, "m0")
-    residency.resize("m0", 40 * MB)
+    residency.resize("m0", {HOST: 40 * MB})
     residency.begin_eviction("m0")
     residency.evicted("m0", 1.0)
     load(residency, "m0", 2.0)
-    assert residency.used_bytes == 4 * MB
+    assert residency.used[HOST] == 4 * MB
 
 
 def test_model_measured_too_large_is_tried_again() -> None:
@@ -236,7 +237,7 @@ class OnDemand(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.residency = Residency(6)
+        self.residency = Residency({HOST: 6 << 16})
         self.now_s = 0.0
         self.bound: set[str] = set()
         self.used_s: dict[str, float] = {}
@@ -244,7 +245,6 @@ class OnDemand(RuleBasedStateMachine):
         policy = LoadPolicy(is_on_demand=True, idle_unload_s=50.0, min_residence_s=2.0)
         for name, size in SIZES.items():
             self.residency.add(name, policy, size << 16, ["a", "b"] if name == "e" else ())
-        self.residency.budget_bytes = 6 << 16
 
     def uses(self) -> dict[str, Use]:
         return {
@@ -286,8 +286,8 @@ class OnDemand(RuleBasedStateMachine):
             return
         for member in self.residency.models[name].members:
             if self.residency.models[member].phase is ResidencePhase.COLD:
-                self.residency.loaded(member, SIZES[member] << 16, self.now_s, is_protected=False)
-        self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+                self.residency.loaded(member, {HOST: SIZES[member] << 16}, self.now_s, is_protected=False)
+        self.residency.loaded(name, {HOST: SIZES[name] << 16}, self.now_s)
 
     def evict(self, groups: list[list[str]]) -> None:
         for name in [name for group in groups for name in group]:
@@ -318,12 +318,12 @@ class OnDemand(RuleBasedStateMachine):
     @invariant()
     def charges_add_up_and_stay_in_the_budget(self) -> None:
         models = self.residency.models.values()
-        assert self.residency.used_bytes == sum(model.charged_bytes for model in models)
-        assert all(model.charged_bytes == 0 for model in models if model.phase is ResidencePhase.COLD)
+        assert self.residency.used[HOST] == sum(model.charged.get(HOST, 0) for model in models)
+        assert all(not model.charged for model in models if model.phase is ResidencePhase.COLD)
         for phase in ResidencePhase:
             assert self.residency.count(phase) == sum(model.phase is phase for model in models)
         if not self.exceeds:
-            assert self.residency.used_bytes <= self.residency.budget_bytes
+            assert self.residency.used[HOST] <= 6 << 16
 
     def teardown(self) -> None:
         """Every load that waits is admitted at last, when nothing keeps its room."""
@@ -341,7 +341,7 @@ class OnDemand(RuleBasedStateMachine):
                 room = self.residency.room(name, self.uses, self.now_s)
                 self.evict(room.victims)
                 if room.is_admitted:
-                    self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+                    self.residency.loaded(name, {HOST: SIZES[name] << 16}, self.now_s)
         raise AssertionError(f"{waiting} wait without end")
 
 
