@@ -16,7 +16,7 @@ from typing import Protocol
 from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, unavailable
 from naiad.core.model import ModelKey, name_of
-from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)

@@ -56,8 +56,9 @@ class DeviceSizes:
 
     def note_loads(self, loads: Mapping[str, DeviceLoad], measure: LoadMeasure) -> None:
         """Note models that were loaded together."""
-        if not self._sizes or not measure.devices_after:
-            return
+        for budget in self._sizes.keys() - measure.devices_after.keys():
+            for key in [key for key, load in loads.items() if budget in load.gpus]:
+                self._sizes[budget].assume(key, loads[key].file_bytes)
         workers = [process_id for load in loads.values() for process_id in load.workers]
         self._meter.learn(measure.devices_before, measure.devices_after, workers)
         for budget in self._sizes.keys() & measure.devices_after.keys():

@@ -14,7 +14,8 @@ from naiad.repository.control.on_demand.known_models import KnownModels, directo
 from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules, is_library
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
-from naiad.repository.control.on_demand.residency import ResidencePhase, Residency, Use, Uses
+from naiad.repository.control.on_demand.residency import Residency
+from naiad.repository.control.on_demand.resident import ResidencePhase, Use, Uses
 from naiad.repository.lifecycle import V
 
 

@@ -72,6 +72,11 @@ class ModelSizes:
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
 
+    def assume(self, key: str, size_bytes: int) -> None:
+        """Note a model whose memory cannot be read."""
+        self.own_bytes[key] = self._measured_bytes.get(key, size_bytes)
+        self._most_bytes[key] = max(size_bytes, self.own_bytes[key]) * _MOST_GROWTH
+
     def note_others(self, grown_bytes: int) -> None:
         """Note what a load has added to the process that brought no model on demand: it is none of their growth."""
         if self.has_begun:

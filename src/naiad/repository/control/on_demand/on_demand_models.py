@@ -20,13 +20,8 @@ from naiad.repository.control.on_demand.measured_models import MeasuredModels, O
 from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.reloads import Reloads
-from naiad.repository.control.on_demand.residency import (
-    Ask,
-    LoadRefusal,
-    ResidencePhase,
-    Residency,
-    Room,
-)
+from naiad.repository.control.on_demand.residency import Residency
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal, ResidencePhase, Room
 from naiad.repository.control.on_demand.room_line import RoomLine
 from naiad.repository.lifecycle import V
 from naiad.repository.loads import reason_of
@@ -262,8 +257,8 @@ class OnDemandModels(Generic[V]):
         with self._changed:
             if key in self._residency.models:
                 self._residency.failed(key, error.message, self._clock())
-                if not self._is_loaded(key):
-                    self._table.forget_sizes(key)  # the next load is measured again
+                for each in self._residency.cold_family(key):
+                    self._table.forget_sizes(each)  # the next load is measured again
             self._line.notify()
         return error
 
@@ -320,9 +315,11 @@ class OnDemandModels(Generic[V]):
         self.load_count += 1
         with self._changed:
             model = self._residency.models.get(key)
-            sizes = {} if model is None else model.charged
-            reason = self._residency.refusal_of(key, sizes, "it took")
+            reason = self._residency.refusal_after_load(key)
+            for group in () if reason else self._residency.excess(self._measured.uses, self._clock()):
+                self._begin_eviction(group)  # it took more than expected
             warning = "" if model is None else self._reloads.note_load(model.evicted_s, self._clock())
+        self._start_evictions()
         if warning:
             _log.warning("%s", warning)
         if reason:
@@ -440,7 +437,7 @@ class OnDemandModels(Generic[V]):
             for group in self._residency.idle(uses, now_s):
                 if all(self._residency.models[key].phase is ResidencePhase.LOADED for key in group):
                     self._begin_eviction(group)
-            for group in self._residency.excess(uses, now_s):
+            for group in self._residency.excess(lambda: uses, now_s):
                 self._begin_eviction(group)
         self._start_evictions()
 

@@ -1,105 +1,19 @@
 """The phases, sizes and uses of models on demand: which one is loaded, which one has to leave. Pure."""
 
-import enum
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from naiad.config.load_policy import LoadPolicy
 from naiad.core.model import name_of
 from naiad.repository.control.on_demand.budgets import HOST, Amounts, flag_of, total_of
+from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Resident, Room, Uses
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _LEAST_BYTES = 64 << 10
 """What a model counts at least before it is measured."""
-
-
-class ResidencePhase(enum.Enum):
-    """Where a model is, see the package."""
-
-    COLD = enum.auto()
-    LOADING = enum.auto()
-    LOADED = enum.auto()
-    EVICTING = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How a loaded model is used now."""
-
-    last_s: float = 0.0
-    """Monotonic time of its last execution, or of its last response from the cache."""
-    is_busy: bool = False
-    """Whether requests are queued or executing."""
-    is_bound: bool = False
-    """Whether a sequence lives or a stream is open: it may not be evicted."""
-
-
-IDLE = Use()
-Uses = Mapping[str, Use]
-
-
-@dataclass(slots=True)
-class Resident:
-    """A model on demand."""
-
-    name: str
-    policy: LoadPolicy
-    file_bytes: int
-    members: frozenset[str] = frozenset()
-    """The members of an ensemble."""
-    gpus: frozenset[str] = frozenset()
-    """The budgets of the GPUs that it is expected to need."""
-    phase: ResidencePhase = ResidencePhase.COLD
-    charged: Amounts = field(default_factory=dict)
-    """What it takes of the budgets now: estimated while it loads, then measured."""
-    measured: Amounts = field(default_factory=dict)
-    """Its sizes when it was loaded last; empty for never."""
-    loaded_s: float = 0.0
-    evicted_s: float = -math.inf
-    is_protected: bool = False
-    """Whether the requests that were held for it are not submitted yet."""
-    is_asked: bool = False
-    """Whether a request has come while it was evicted."""
-    is_urgent: bool = False
-    """Whether a call of a running model waits for it."""
-    failure_count: int = 0
-    retry_s: float = -math.inf
-    reason: str = ""
-    """Why its last load has failed."""
-
-
-class Ask(enum.Enum):
-    """What a request for a model finds."""
-
-    READY = enum.auto()
-    HELD = enum.auto()
-    """It is held; a load is in progress or follows."""
-    BEGIN = enum.auto()
-    """It is held, and the caller begins the load."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRefusal:
-    """A request that is not held, because the last load has failed or the server exits."""
-
-    reason: str
-    retry_in_s: float
-    """0 if there will be no other attempt."""
-
-
-@dataclass(slots=True)
-class Room:
-    """Whether there is room for a load."""
-
-    is_admitted: bool = False
-    victims: list[list[str]] = field(default_factory=list)
-    """Groups of models to evict first, ensembles before their members."""
-    refusal: str = ""
-    """Why there will never be room."""
 
 
 class Residency:
@@ -242,8 +156,8 @@ class Residency:
 
     def estimate(self, name: str) -> Amounts:
         """Return what a load of a model will add, with the members that it brings along."""
-        members = [each for each in self._members_below(name) if self.models[each].phase is ResidencePhase.COLD]
-        return total_of([self.models[each].measured or self.file_estimate(each) for each in (name, *members)])
+        family = {name, *self.cold_family(name)}
+        return total_of([self.models[each].measured or self.file_estimate(each) for each in family])
 
     def file_estimate(self, name: str) -> Amounts:
         """Return the sizes of a model as its files let expect them; an ensemble has none but its members."""
@@ -254,6 +168,10 @@ class Residency:
         """Return a model and the members below it, as far as they are on demand."""
         return [name, *sorted(self._members_below(name))] if name in self.models else []
 
+    def cold_family(self, name: str) -> list[str]:
+        """Return which of a model and the members below it are not loaded."""
+        return [each for each in self.family(name) if self.models[each].phase is ResidencePhase.COLD]
+
     def room(self, name: str, look: Callable[[], Uses], now_s: float) -> Room:
         """Return whether a loading model may load now; then its estimated size is charged.
 
@@ -263,8 +181,7 @@ class Residency:
         model = self.models[name]
         if not self._limits:
             return self._admit(model, {})
-        own = model.measured or dict.fromkeys((HOST, *model.gpus), model.file_bytes)
-        refusal = self.refusal_of(name, own, "it took" if model.measured else "its files have")
+        refusal = self._refusal_before_load(name)
         if refusal:
             return Room(refusal=refusal)
         need = self.estimate(name)
@@ -298,6 +215,18 @@ class Residency:
     def _before(self, name: str) -> list[str]:
         """Return the loads before one in the line."""
         return list(itertools.takewhile(lambda each: each != name, self._line)) if name in self._line else []
+
+    def _refusal_before_load(self, name: str) -> str:
+        """Return why a model can never be loaded with its members, as far as their last loads or files tell."""
+        family = [self.models[each] for each in self.family(name)]
+        sizes = [each.measured or dict.fromkeys((HOST, *each.gpus), each.file_bytes) for each in family]
+        kind = "it took" if len(family) == 1 and family[0].measured else "its files have"
+        return self.refusal_of(name, total_of(sizes), kind if len(family) == 1 else "its members have")
+
+    def refusal_after_load(self, name: str) -> str:
+        """Return why a model that was loaded has to leave; "" if it fits with its members."""
+        sizes = total_of([self.models[each].charged for each in self.family(name)])
+        return self.refusal_of(name, sizes, "it took")
 
     def refusal_of(self, name: str, sizes: Amounts, kind: str) -> str:
         """Return why a model of these sizes can never be loaded; "" if it can. `kind` begins what is said of them."""
@@ -359,7 +288,8 @@ class Residency:
             return
         self._become(model, ResidencePhase.COLD, {})
         model.is_urgent = model.is_asked = False
-        model.measured = {}  # what is too large may have been measured in a bad moment: it is measured again
+        for each in self.cold_family(name):
+            self.models[each].measured = {}  # what is too large may have been measured in a bad moment
         model.reason = reason
         model.retry_s = now_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(model.failure_count, 16))
         model.failure_count += 1
@@ -381,10 +311,10 @@ class Residency:
         self._begin(model)
         return True
 
-    def excess(self, uses: Uses, now_s: float) -> list[list[str]]:
-        """Return the groups to evict because the loaded models have grown beyond a budget."""
+    def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
+        """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
         excess = {each: self.used[each] - self._leaving[each] - self._limits[each] for each in self._limits}
-        return self._victims(excess, lambda: uses, now_s, idle_only=True)
+        return self._victims(excess, look, now_s, idle_only=True)
 
     def idle(self, uses: Uses, now_s: float) -> list[list[str]]:
         """Return the groups to unload because no request has come for long enough."""
@@ -415,11 +345,12 @@ class Residency:
             # Each look is at all loaded models, with the lock that the loop waits for: not while enough leave.
             return []
         kept = frozenset(keep).union(*(self._members_below(name) for name in keep))
+        behind = frozenset(self._line).difference(keep, *map(self._before, keep))
         uses = look()
         groups: list[tuple[bool, float, list[str]]] = []
         for name, model in self.models.items():
             if model.phase is ResidencePhase.LOADED and _has_some(model.charged, missing):
-                group = self._group(name, uses, now_s, kept)
+                group = self._group(name, uses, now_s, kept, behind)
                 if group is not None:
                     is_busy = any(uses.get(each, IDLE).is_busy for each in group)
                     groups.append((is_busy, self._last_s(group, uses), group))
@@ -447,9 +378,14 @@ class Residency:
     def _last_s(self, group: Collection[str], uses: Uses) -> float:
         return max(max(uses.get(name, IDLE).last_s, self.models[name].loaded_s) for name in group)
 
-    def _group(self, name: str, uses: Uses, now_s: float, kept: Collection[str]) -> list[str] | None:
-        """Return a loaded model behind the loaded ensembles that contain it; None if one of them may not leave."""
-        group = [*self._loaded_above(name), name]
+    def _group(
+        self, name: str, uses: Uses, now_s: float, kept: Collection[str], behind: Collection[str] = ()
+    ) -> list[str] | None:
+        """Return a loaded model behind the loaded ensembles that contain it; None if one of them may not leave.
+
+        An ensemble that waits `behind` the load that asks does not keep its members: both could wait for each other.
+        """
+        group = [each for each in (*self._loaded_above(name), name) if each not in behind]
         for each in group:
             model = self.models[each]
             if (
