@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,12 @@ def _ask_in_turn(room: Room, served: Served, names: Sequence[str], budget_mib: i
             time.sleep(0.05)
         gpu, counted = max(gpu, _used_mib(room) - before_mib), max(counted, now)
     evicted = _value(served, "naiad_on_demand_evictions_total ")
-    figures = {"budget_mib": budget_mib, "counted_mib": round(counted), "gpu_mib": round(gpu), "evictions": evicted}
+    figures: dict[str, Any] = {
+        "budget_mib": budget_mib,
+        "counted_mib": round(counted),
+        "gpu_mib": round(gpu),
+        "evictions": evicted,
+    }
     slack = _SHARE * budget_mib
     room.judge("what is counted stays in the budget", counted <= budget_mib + slack and evicted > 0, **figures)
     if room.has_gpu:

@@ -88,7 +88,7 @@ def test_least_recently_used_models_leave_the_gpu(server: ServerProcess, memory:
     assert f"{MODEL_GB * GB} bytes of GPU 0" in server.log_text()
 
 
-def test_model_above_the_budget_of_its_gpu_is_refused(server: ServerProcess, memory: Path) -> None:
+def test_model_above_the_gpu_budget_is_refused(server: ServerProcess, memory: Path) -> None:
     status, text = ask(server, "huge")
     assert status == 503
     reason = f"does not fit into --model-gpu-memory-budget of GPU 0: it took {70 * GB} bytes, the budget is"
@@ -105,4 +105,4 @@ def test_growth_of_a_worker_has_idle_models_evicted(server: ServerProcess, memor
     newest = max(memory.glob("0-*"), key=lambda file: file.stat().st_mtime_ns)
     newest.write_text(str(50 * GB))
     wait_until(lambda: loaded(server) & {"m0", "m1"} == {"m1"})
-    assert taken(memory) <= BUDGET
+    wait_until(lambda: taken(memory) <= BUDGET)

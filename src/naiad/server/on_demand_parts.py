@@ -40,7 +40,8 @@ def on_demand_settings(
     budgets = {HOST: budget_bytes(own.memory_budget, usable_memory_bytes()), **gpus}
     return OnDemandSettings(
         LoadPolicy(own.is_default, own.idle_unload_s, own.min_residence_s),
-        {budget: size_bytes // options.process_count for budget, size_bytes in budgets.items()},
+        # 0 would be no limit.
+        {budget: max(1, size // options.process_count) for budget, size in budgets.items() if size},
         own.hold_s,
         options.repository.load_thread_count,
         usable_cores(),

@@ -55,3 +55,8 @@ def test_gpus_that_cannot_be_measured_are_refused(gpu_count: list[int]) -> None:
 
     with pytest.raises(InferError, match=r"--model-gpu-memory-budget=50%: memory cannot be measured: install nvidia"):
         on_demand_settings(options("50%"), fail)
+
+
+def test_part_of_a_tiny_budget_is_a_limit(gpu_count: list[int]) -> None:
+    settings = on_demand_settings(ServerOptions(on_demand=OnDemandOptions(memory_budget="1"), process_count=2), Gpus)
+    assert settings.budgets == {HOST: 1}

@@ -11,7 +11,7 @@ class GpuMemoryReader:
     """Reads the memory of the visible GPUs, by the numbers that CUDA gives them. For any thread, a read takes ms."""
 
     def __init__(self, load: Callable[[], Nvml] = load_nvml) -> None:
-        """Raises NvmlError if there is no NVML, or it does not tell its GPUs."""
+        """Raises NvmlError if there is no NVML, or it cannot name the GPUs."""
         self._nvml = load()
         self._lock = threading.Lock()
         self._gpus = dict(enumerate(visible(self._nvml.gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))))

@@ -63,7 +63,7 @@ class GpuMemory:
 
     total_bytes: int
     used_bytes: int
-    """By all processes, also by those of others."""
+    """By all processes, also of others."""
     process_bytes: Mapping[int, int]
     """By the processes that NVML names. In a container these may be none, or have the ids of the host."""
 
@@ -98,7 +98,7 @@ class Nvml:
         )
 
     def read_memory(self, gpu: Gpu) -> GpuMemory:
-        """Return the memory of a GPU. Raises NvmlError if it is lost or does not tell its memory."""
+        """Return the memory of a GPU. Raises NvmlError if it is lost or does not report its memory."""
         nvml = self._pynvml
         memory = self._call(nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
         processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()

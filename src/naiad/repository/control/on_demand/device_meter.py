@@ -1,6 +1,6 @@
 """What the models on demand have of each GPU's memory: the growth of this process during loads, and their workers.
 
-NVML tells the memory of each process, and then this is exact. In a container it may name none, or the ids of the
+NVML reports the memory of each process, and then this is exact. In a container it may name none, or the ids of the
 host. There the growth of all used memory counts, of models with instances on that GPU: loads are measured one after
 the other. Which of both it is shows the first load that takes memory of a GPU.
 """
@@ -41,7 +41,7 @@ class _Way(enum.Enum):
 
 
 class DeviceMeter:
-    """Tells what readings mean for this process and its workers. Its methods may be called by any thread."""
+    """Knows what readings mean for this process and its workers. Its methods may be called by any thread."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class DeviceMeter:
         self._has_failed = False
 
     @property
-    def tells_processes(self) -> bool:
-        """Whether NVML tells what each process has."""
+    def names_processes(self) -> bool:
+        """Whether NVML reports what each process has."""
         return self._way is _Way.PROCESSES
 
     @property
@@ -111,7 +111,7 @@ class DeviceMeter:
         return False
 
     def learn(self, begin: DeviceReadings, end: DeviceReadings, workers: Iterable[int]) -> None:
-        """Find out with the first load that takes memory whether NVML tells that of each process."""
+        """Find out with the first load that takes memory whether NVML reports each process."""
         known = {self._process_id, *workers}
         if any(not known.isdisjoint(memory.process_bytes) for memory in end.values()):
             self._way = _Way.PROCESSES
@@ -121,10 +121,10 @@ class DeviceMeter:
             if budget in begin
         ):
             self._way = _Way.USED
-            _log.info("NVML does not tell the memory of this process: the growth of all used memory counts")
+            _log.info("NVML does not report the memory of this process: the growth of all used memory counts")
 
     def growth(self, before: GpuMemory, after: GpuMemory) -> int:
-        """Return what a load has added: to this process, or to the GPU where processes are not told."""
+        """Return what a load has added: to this process, or to the GPU where no processes are reported."""
         return max(0, self.counted_bytes(after) - self.counted_bytes(before))
 
 

@@ -73,13 +73,13 @@ class DeviceSizes:
         before = measure.devices_before.get(budget, after)
         are_measured = measure.grown_bytes is not None and budget in measure.devices_before
         grown_bytes = meter.growth(before, after) if are_measured else None
-        # What workers have is told for each of them, or part of the growth.
-        own = {key: load for key, load in loads.items() if not (load.workers and meter.tells_processes)}
+        # What workers have is reported for each of them, or part of the growth.
+        own = {key: load for key, load in loads.items() if not (load.workers and meter.names_processes)}
         estimates = {key: load.file_bytes if budget in load.gpus else 0 for key, load in own.items()}
         is_expected = any(estimates.values())
-        if not meter.has_learned or not own or not (is_expected or (meter.tells_processes and grown_bytes)):
+        if not meter.has_learned or not own or not (is_expected or (meter.names_processes and grown_bytes)):
             return  # others may have taken what the GPU has less
-        is_new = not meter.own_bytes(before) if meter.tells_processes else not sizes.has_begun
+        is_new = not meter.own_bytes(before) if meter.names_processes else not sizes.has_begun
         # The first use of a GPU has what CUDA itself needs in this process.
         brings_cuda = is_new and all(not load.workers for load in own.values())
         sizes.note_loads(estimates, meter.counted_bytes(before), grown_bytes, brings_library=brings_cuda)
@@ -88,12 +88,12 @@ class DeviceSizes:
         """Note what a load has added that brought no model on demand."""
         for budget, sizes in self._sizes.items():
             before, after = measure.devices_before.get(budget), measure.devices_after.get(budget)
-            if before is not None and after is not None and self._meter.tells_processes:
+            if before is not None and after is not None and self._meter.names_processes:
                 sizes.note_others(self._meter.growth(before, after))
 
     def note_workers(self, workers: Mapping[str, Collection[int]], readings: DeviceReadings) -> None:
         """Note what the workers of loaded models have now."""
-        if not self._meter.tells_processes:
+        if not self._meter.names_processes:
             return
         for key, process_ids in workers.items():
             found = {each: self._meter.workers_bytes(memory, process_ids) for each, memory in readings.items()}
@@ -102,10 +102,10 @@ class DeviceSizes:
     def note_growth(self, active: Sequence[str], budgets: Amounts, readings: DeviceReadings) -> set[str]:
         """Charge the growth of this process to the models that have executed; return those that have grown.
 
-        Called while nothing loads and nothing is unloaded. Where processes are not told, growth may be of others.
+        Called while nothing loads and nothing is unloaded. Where no processes are reported, growth may be of others.
         """
         grown: set[str] = set()
-        if self._meter.tells_processes:
+        if self._meter.names_processes:
             for budget, memory in readings.items():
                 self._own[budget].size_bytes = self._meter.own_bytes(memory)
                 grown.update(self._sizes[budget].note_growth(active, budgets.get(budget, 0)))

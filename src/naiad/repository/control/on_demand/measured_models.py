@@ -181,7 +181,7 @@ class MeasuredModels(Generic[V]):
 
     def read_devices(self) -> DeviceReadings:
         """Return the memory of the GPUs, as far as growth can be noted; takes time, without the lock."""
-        return self._meter.devices.read() if self._meter.devices.tells_processes else {}
+        return self._meter.devices.read() if self._meter.devices.names_processes else {}
 
     def note_growth(self, uses: Uses, sizes: Mapping[str, int], readings: DeviceReadings, now_s: float) -> None:
         """Charge what models have grown by; `sizes` has the bytes of their workers. The lock is held."""

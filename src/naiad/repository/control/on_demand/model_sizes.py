@@ -21,7 +21,7 @@ _LEAST_SHARE = 2
 
 
 class OwnMemory(Protocol):
-    """Tells the memory that this process has, of the host or of a GPU."""
+    """Knows the memory that this process has, of the host or of a GPU."""
 
     def own_bytes(self) -> int:
         """Return it in bytes."""
@@ -124,5 +124,5 @@ def imported_modules() -> int:
 
 
 def is_library(imported_count: int) -> bool:
-    """Return whether a load that has imported so many modules has loaded the library of a backend as well."""
+    """Return whether a load that has imported a number of modules has loaded the library of a backend as well."""
     return imported_count > _IMPORTED_MODULES

@@ -217,7 +217,7 @@ class Residency:
         return list(itertools.takewhile(lambda each: each != name, self._line)) if name in self._line else []
 
     def _refusal_before_load(self, name: str) -> str:
-        """Return why a model can never be loaded with its members, as far as their last loads or files tell."""
+        """Return why a model can never be loaded with its members, as far as their last loads or files show."""
         family = [self.models[each] for each in self.family(name)]
         sizes = [each.measured or dict.fromkeys((HOST, *each.gpus), each.file_bytes) for each in family]
         kind = "it took" if len(family) == 1 and family[0].measured else "its files have"

@@ -17,7 +17,7 @@ CONTEXT = 400 * MB
 
 
 class Machine:
-    """Two GPUs whose processes are known to the test; `shows` is what NVML tells of them."""
+    """Two GPUs whose processes are known to the test; `shows`: whether NVML reports them."""
 
     def __init__(self, *, shows: bool = True) -> None:
         self.processes: dict[int, dict[int, int]] = {0: {OTHER: 50 * MB}, 1: {}}

@@ -274,7 +274,7 @@ def test_loads_for_other_gpus_do_not_wait_behind() -> None:
     assert not residency.room("small", dict, 5.0).is_admitted, "it waits behind the larger one of the same GPU"
 
 
-def test_model_above_the_budget_of_a_gpu_names_it() -> None:
+def test_model_above_the_gpu_budget_is_refused() -> None:
     residency = table_of_gpus({})
     ask(residency, "m", 11, "gpu:1")
     refusal = residency.room("m", dict, 5.0).refusal
