@@ -338,7 +338,12 @@ class OnDemandModels(Generic[V]):
 
     def _load_wanted(self, key: str) -> None:
         """Load a model; unload it again if it was withdrawn meanwhile. Raises InferError."""
-        self._controller.load(key, {}, is_by_client=True)
+        try:
+            self._controller.load(key, {}, is_by_client=True)
+        except InferError as error:
+            if key in self._residency.models:  # files that are gone fail before any version: it would seem cold
+                self._catalog.note_failure(key, error.message, is_known=True)
+            raise
         with self._changed:
             is_wanted = key in self._residency.models
         config = self._catalog.served_config(key)

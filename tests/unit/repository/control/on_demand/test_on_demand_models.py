@@ -1,5 +1,6 @@
 """Models on demand over a catalog whose loader only counts: threads, commands, polling, and the end."""
 
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -262,6 +263,22 @@ def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) ->
     scene.now_s += 1.0
     assert scene.request(models, "a") is None
     assert scene.loader.loads == ["a", "a"]
+
+
+def test_index_says_that_files_are_gone(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    directory = scene.write("a").parent
+    models = scene.open()
+    shutil.rmtree(directory)
+    failure = scene.request(models, "a")
+    assert failure is not None
+    assert [(row.state, "not found" in row.reason) for row in scene.catalog.index()] == [
+        (ModelState.UNAVAILABLE, True)
+    ]
+    scene.write("a")
+    scene.now_s += 1.0
+    assert scene.request(models, "a") is None
+    assert [row.state for row in scene.catalog.index()] == [ModelState.READY]
 
 
 def test_many_requests_load_once(scenes: Callable[..., Scene]) -> None:
