@@ -13,8 +13,8 @@ from naiad.engine.on_demand.held_requests import HeldRequests, HoldLimits
 from naiad.engine.serving.served import Served
 from naiad.options.on_demand_options import budget_bytes, gpu_budget_bytes
 from naiad.options.options import ServerOptions
-from naiad.repository.control.on_demand.budgets import HOST, gpu_budget, gpu_number
-from naiad.repository.control.on_demand.device_meter import DeviceMeter, GpuReader
+from naiad.repository.control.on_demand.memory.budgets import HOST, gpu_budget, gpu_number
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter, GpuReader
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
 from naiad.server.process.memory import usable_memory_bytes

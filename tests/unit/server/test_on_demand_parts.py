@@ -7,7 +7,7 @@ import pytest
 from naiad.core.errors import InferError
 from naiad.options.on_demand_options import OnDemandOptions
 from naiad.options.options import ServerOptions
-from naiad.repository.control.on_demand.budgets import HOST
+from naiad.repository.control.on_demand.memory.budgets import HOST
 from naiad.server import on_demand_parts
 from naiad.server.on_demand_parts import on_demand_settings
 from naiad.telemetry.metrics.gpus import GpuMemory, NvmlError

@@ -7,12 +7,12 @@ from typing import Generic
 
 from naiad.config.load_policy import read_load_policy
 from naiad.repository.control.controller import ModelController
-from naiad.repository.control.on_demand.budgets import HOST, Amounts, gpu_budgets_of, total_of
-from naiad.repository.control.on_demand.device_meter import DeviceReadings
-from naiad.repository.control.on_demand.device_sizes import DeviceLoad, DeviceSizes
 from naiad.repository.control.on_demand.known_models import KnownModels, directory_bytes
-from naiad.repository.control.on_demand.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
-from naiad.repository.control.on_demand.model_sizes import ModelSizes, imported_modules, is_library
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts, gpu_budgets_of, total_of
+from naiad.repository.control.on_demand.memory.device_meter import DeviceReadings
+from naiad.repository.control.on_demand.memory.device_sizes import DeviceLoad, DeviceSizes
+from naiad.repository.control.on_demand.memory.memory_meter import LoadMeasure, MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.memory.model_sizes import ModelSizes, imported_modules, is_library
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.residency import Residency
 from naiad.repository.control.on_demand.resident import ResidencePhase, Use, Uses

@@ -13,11 +13,11 @@ from naiad.core.errors import InferError, cause_of, internal, unavailable
 from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.load_order import config_of_files
-from naiad.repository.control.on_demand.budgets import Amounts, freed_text, gpu_budgets_of, no_room
 from naiad.repository.control.on_demand.known_models import directory_bytes
 from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
 from naiad.repository.control.on_demand.measured_models import MeasuredModels, OnDemandTable
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.memory.budgets import Amounts, freed_text, gpu_budgets_of, no_room
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.reloads import Reloads
 from naiad.repository.control.on_demand.residency import Residency

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.repository.control.on_demand.budgets import HOST, Amounts
-from naiad.repository.control.on_demand.device_meter import DeviceMeter
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter
 
 
 @dataclass(frozen=True, slots=True)

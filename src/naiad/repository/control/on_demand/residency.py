@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from naiad.config.load_policy import LoadPolicy
 from naiad.core.model import name_of
-from naiad.repository.control.on_demand.budgets import HOST, Amounts, flag_of, total_of
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts, flag_of, total_of
 from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Resident, Room, Uses
 
 _FIRST_PAUSE_S = 1.0

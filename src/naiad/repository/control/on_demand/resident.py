@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.repository.control.on_demand.budgets import Amounts
+from naiad.repository.control.on_demand.memory.budgets import Amounts
 
 
 class ResidencePhase(enum.Enum):

@@ -16,9 +16,9 @@ from naiad.repository.catalog import Catalog
 from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand import on_demand_models
-from naiad.repository.control.on_demand.budgets import HOST
 from naiad.repository.control.on_demand.load_pace import LoadTurns
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+from naiad.repository.control.on_demand.memory.budgets import HOST
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.resident import Ask, LoadRefusal

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.repository.control.on_demand.budgets import HOST, Amounts
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts
 from naiad.repository.control.on_demand.residency import Residency
 from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Use, Uses
 

@@ -10,7 +10,7 @@ import pytest
 
 from naiad.config.load_policy import LoadPolicy
 from naiad.repository.control.on_demand import room_line
-from naiad.repository.control.on_demand.budgets import HOST
+from naiad.repository.control.on_demand.memory.budgets import HOST
 from naiad.repository.control.on_demand.residency import Residency
 from naiad.repository.control.on_demand.room_line import RoomLine
 

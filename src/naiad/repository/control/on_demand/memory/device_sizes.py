@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.repository.control.on_demand.budgets import Amounts
-from naiad.repository.control.on_demand.device_meter import DeviceMeter, DeviceReadings
-from naiad.repository.control.on_demand.memory_meter import LoadMeasure
-from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.memory.budgets import Amounts
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter, DeviceReadings
+from naiad.repository.control.on_demand.memory.memory_meter import LoadMeasure
+from naiad.repository.control.on_demand.memory.model_sizes import ModelSizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from naiad.repository.control.on_demand.budgets import gpu_budget
+from naiad.repository.control.on_demand.memory.budgets import gpu_budget
 from naiad.telemetry.metrics.gpus import GpuMemory, NvmlError
 
 _log = logging.getLogger(__name__)

@@ -4,7 +4,14 @@ import pytest
 from google.protobuf import text_format
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.control.on_demand.budgets import HOST, flag_of, freed_text, gpu_budgets_of, no_room, total_of
+from naiad.repository.control.on_demand.memory.budgets import (
+    HOST,
+    flag_of,
+    freed_text,
+    gpu_budgets_of,
+    no_room,
+    total_of,
+)
 
 BUDGETS = (HOST, "gpu:0", "gpu:1")
 

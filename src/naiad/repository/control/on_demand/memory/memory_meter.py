@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from naiad.repository.control.on_demand.device_meter import DeviceMeter, DeviceReadings
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter, DeviceReadings
 from naiad.telemetry.process_resources import read_resident_bytes
 from naiad.telemetry.trim_pace import heap_trims
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from naiad.repository.control.on_demand.device_meter import DeviceMeter, parent_process_id
-from naiad.repository.control.on_demand.device_sizes import DeviceLoad, DeviceSizes
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter, parent_process_id
+from naiad.repository.control.on_demand.memory.device_sizes import DeviceLoad, DeviceSizes
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter
 from naiad.telemetry.metrics.gpus import GpuMemory, NvmlError
 
 MB = 1 << 20

@@ -2,8 +2,8 @@
 
 import os
 
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
-from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.memory.model_sizes import ModelSizes
 from naiad.repository.control.on_demand.reloads import Reloads
 
 MB = 1 << 20
