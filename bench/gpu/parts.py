@@ -28,6 +28,7 @@ PARTS = (
     Part("device", "tensors of an ensemble stay on the GPU", 45, "bench.gpu.on_device", least_s=15),
     Part("correctness", _EQUAL, 110, "bench.gpu.correctness", least_s=85),
     Part("memory", "memory comes back after unload and death", 70, "bench.gpu.memory", free_gib=12, least_s=25),
+    Part("budget", "models on demand stay in the budget of a GPU", 60, "bench.gpu.budget", free_gib=8, least_s=25),
     Part("metrics", "nv_gpu_* equal nvidia-ml-py's figures", 30, "bench.gpu.metrics", least_s=12),
     Part("placement", "GPUs are counted, and instances are on them", 60, "bench.gpu.placement", least_s=15),
     Part("cores", "a tiny ONNX model on 1, 2, 4, 8 processes", 95, "bench.gpu.cores", needs_gpu=False, least_s=75),

@@ -4,8 +4,6 @@ GPUs are measured, and Python models get the number of their own.
 """
 
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,23 +12,16 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
+from support.gpus import fake_nvml
 from support.model_repository import write_identity, write_model
 from support.model_zoo import python_source, tensors
 from support.server_process import ServerProcess
-
-SOURCE = Path(__file__).resolve().parents[1] / "support" / "fake_nvml.c"
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return an environment in which NVML is found."""
-    pytest.importorskip("pynvml")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
-    return {"LD_LIBRARY_PATH": str(library.parent)}
+    return fake_nvml(tmp_path_factory.mktemp("gpus") / "nvml")
 
 
 WHERE = python_source(

@@ -218,6 +218,9 @@ class Lifecycle(Generic[V]):
             for version in model.versions.values():
                 if version.loaded is not None:
                     version.reason = _STALE + reason
+                elif version.reason == COLD:  # the index has the versions of a model, so they say it
+                    version.counts = counts
+                    version.become(ModelState.UNAVAILABLE, reason)
             self._changed(name)
 
     def forget(self, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from naiad.core.environment.ports import Loop, TimerHandle
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, unavailable
 from naiad.core.model import ModelKey, name_of
-from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class HeldRequests:
             raise unavailable(cold.message, Rejection.NOT_READY) from None
         if isinstance(found, LoadRefusal):
             following = f"; the next attempt is in {found.retry_in_s:.1f} s" if found.retry_in_s else ""
-            raise unavailable(found.reason + following)
+            raise unavailable((found.reason.rstrip(";") if following else found.reason) + following)
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = _Queue(self, key)

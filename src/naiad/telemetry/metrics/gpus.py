@@ -57,6 +57,17 @@ class GpuReading:
     """Since the driver was loaded."""
 
 
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The memory of a GPU at one moment, in bytes."""
+
+    total_bytes: int
+    used_bytes: int
+    """By all processes, also of others."""
+    process_bytes: Mapping[int, int]
+    """By the processes that NVML names. In a container these may be none, or have the ids of the host."""
+
+
 class Nvml:
     """The initialized library. Used by one thread at a time."""
 
@@ -85,6 +96,14 @@ class Nvml:
             power_limit_w=_thousandths(self._ask(nvml.nvmlDeviceGetPowerManagementLimit, gpu)),
             energy_j=_thousandths(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)),
         )
+
+    def read_memory(self, gpu: Gpu) -> GpuMemory:
+        """Return the memory of a GPU. Raises NvmlError if it is lost or does not report its memory."""
+        nvml = self._pynvml
+        memory = self._call(nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+        processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()
+        used = {process.pid: process.usedGpuMemory for process in processes if process.usedGpuMemory is not None}
+        return GpuMemory(memory.total, memory.used, used)
 
     def close(self) -> None:
         """Release the library. Raises NvmlError."""

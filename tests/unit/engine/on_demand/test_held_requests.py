@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.engine.on_demand.held_inference import hold_request
 from naiad.engine.on_demand.held_requests import ColdModelError, HeldRequests, HoldLimits
-from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal
 
 if TYPE_CHECKING:
     from naiad.core.response import InferResponse

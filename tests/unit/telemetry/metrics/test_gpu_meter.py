@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.telemetry.metrics import exposition as exposition_sum
+from naiad.telemetry.metrics.gpu_memory import GpuMemoryReader
 from naiad.telemetry.metrics.gpus import (
     GPU_FAMILIES,
     Gpu,
+    GpuMemory,
     GpuMeter,
     GpuReading,
     Nvml,
@@ -201,3 +203,19 @@ def test_every_process_has_the_same_gpus():
     line = "# HELP nv_energy_consumption x\n# TYPE nv_energy_consumption counter\nnv_energy_consumption %d\n"
     parsed = [exposition_sum.parse((line % value).encode()) for value in (3, 5)]
     assert exposition_sum.add(parsed).samples == {"nv_energy_consumption": {"nv_energy_consumption": 5}}
+
+
+def test_memory_of_visible_gpus_has_their_processes(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    processes = [SimpleNamespace(pid=7, usedGpuMemory=30), SimpleNamespace(pid=8, usedGpuMemory=None)]
+    calls = {**FIGURES, "nvmlDeviceGetComputeRunningProcesses": processes, "nvmlDeviceGetCount": 2}
+    calls |= {"nvmlDeviceGetHandleByIndex": "handle", "nvmlDeviceGetUUID": "GPU-a", "nvmlDeviceGetName": "H200"}
+    reader = GpuMemoryReader(lambda: Nvml(Pynvml(**calls)))
+    assert reader.read() == {0: GpuMemory(150, 50, {7: 30})}
+
+
+def test_memory_without_processes_is_read():
+    hidden = {**FIGURES, "nvmlDeviceGetComputeRunningProcesses": Pynvml.NVMLError(3)}
+    assert Nvml(Pynvml(**hidden)).read_memory(GPUS[0]) == GpuMemory(150, 50, {})
+    with pytest.raises(NvmlError, match="nvmlDeviceGetMemoryInfo failed with error 3"):
+        Nvml(Pynvml(nvmlDeviceGetMemoryInfo=Pynvml.NVMLError(3))).read_memory(GPUS[0])

@@ -16,18 +16,12 @@ from naiad.repository.control.load_order import config_of_files
 from naiad.repository.control.on_demand.known_models import directory_bytes
 from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
 from naiad.repository.control.on_demand.measured_models import MeasuredModels, OnDemandTable
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
-from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.memory.budgets import Amounts, freed_text, gpu_budgets_of, no_room
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter, workers_bytes
 from naiad.repository.control.on_demand.on_demand_settings import ModelSize, OnDemandSettings, VersionUse
 from naiad.repository.control.on_demand.reloads import Reloads
-from naiad.repository.control.on_demand.residency import (
-    Ask,
-    LoadRefusal,
-    ResidencePhase,
-    Residency,
-    Room,
-    too_large,
-)
+from naiad.repository.control.on_demand.residency import Residency
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal, ResidencePhase, Room
 from naiad.repository.control.on_demand.room_line import RoomLine
 from naiad.repository.lifecycle import V
 from naiad.repository.loads import reason_of
@@ -59,9 +53,9 @@ class OnDemandModels(Generic[V]):
         self._catalog = controller.catalog
         self._settings = settings
         self._clock = clock
-        self._residency = Residency(settings.budget_bytes)
-        self._sizes = ModelSizes(meter or MemoryMeter())
-        table = OnDemandTable(self._residency, self._sizes)
+        self._residency = Residency(settings.budgets)
+        self._meter = meter or MemoryMeter(devices=settings.devices)
+        table = self._table = OnDemandTable(self._residency, self._meter)
         self._known, self._changed = table.known, table.changed
         self._line = RoomLine(table.lock, table.changed, self._residency)
         self._measured = MeasuredModels(
@@ -142,8 +136,9 @@ class OnDemandModels(Generic[V]):
         key = plan.entry.key
         file_bytes = sum(directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
         with self._changed:
-            self._residency.add(key, policy, file_bytes, member_names(plan.config))
-            self._sizes.forget(key)  # its files may be other ones
+            gpus = gpu_budgets_of(plan.config, self._meter.devices.budgets)
+            self._residency.add(key, policy, file_bytes, member_names(plan.config), gpus)
+            self._table.forget_sizes(key)  # its files may be other ones
             self._known.know(key, plan.versions, plan.config)
         self._catalog.note_cold(key, plan.versions)
         self._start_sweeper()
@@ -154,7 +149,7 @@ class OnDemandModels(Generic[V]):
             if key not in self._residency.models:
                 return
             self._residency.remove(key)
-            self._sizes.forget(key)
+            self._table.forget_sizes(key)
             self._known.forget(key)
             self._line.notify()
         self._catalog.end_on_demand(key)
@@ -262,8 +257,8 @@ class OnDemandModels(Generic[V]):
         with self._changed:
             if key in self._residency.models:
                 self._residency.failed(key, error.message, self._clock())
-                if not self._is_loaded(key):
-                    self._sizes.forget(key)  # the next load is measured again
+                for each in self._residency.cold_family(key):
+                    self._table.forget_sizes(each)  # the next load is measured again
             self._line.notify()
         return error
 
@@ -292,22 +287,21 @@ class OnDemandModels(Generic[V]):
 
     def _look_for_room(self, key: str, now_s: float) -> Room:
         """Return whether there is room; begin the evictions for it; the lock is held."""
-        was_stuck = self._residency.is_stuck
+        was_stuck, waited_for = self._residency.is_stuck, self._residency.waits_for(key)
         room = self._residency.room(key, self._measured.uses, now_s)
         for group in room.victims:
             self._begin_eviction(group)
         is_stuck = self._residency.is_stuck
-        if room.is_admitted or is_stuck != was_stuck or (is_stuck and self._residency.is_first(key)):
+        is_other = room.is_admitted or is_stuck != was_stuck or waited_for != self._residency.waits_for(key)
+        if is_other or (is_stuck and key in self._residency.first()):
             self._line.notify()  # for those behind it
         return room
 
     def _wait_for_room(self, key: str, left_s: float) -> None:
         """Wait until something may have changed; the lock is held. Raises InferError if no time is left."""
         if left_s <= 0:
-            raise unavailable(
-                f"no room in --model-memory-budget={self._settings.budget_bytes} within "
-                f"{self._settings.hold_s:g} s: the models that are loaded are in use"
-            )
+            limits = {each: self._settings.budgets[each] for each in sorted(self._residency.waits_for(key))}
+            raise unavailable(no_room(limits, self._settings.hold_s))
         self._line.wait(key, left_s)
 
     def _load_now(self, key: str) -> None:
@@ -321,13 +315,15 @@ class OnDemandModels(Generic[V]):
         self.load_count += 1
         with self._changed:
             model = self._residency.models.get(key)
-            size_bytes = 0 if model is None else model.charged_bytes
+            reason = self._residency.refusal_after_load(key)
+            for group in () if reason else self._residency.excess(self._measured.uses, self._clock()):
+                self._begin_eviction(group)  # it took more than expected
             warning = "" if model is None else self._reloads.note_load(model.evicted_s, self._clock())
+        self._start_evictions()
         if warning:
             _log.warning("%s", warning)
-        if 0 < self._settings.budget_bytes < size_bytes:
-            reason = too_large(name_of(key), "it took", size_bytes, self._settings.budget_bytes)
-            with self._sizes.meter.disturb():
+        if reason:
+            with self._meter.disturb():
                 self._controller.unload(key, {})
             self._note_left(key)
             self._catalog.note_failure(key, reason)
@@ -342,7 +338,12 @@ class OnDemandModels(Generic[V]):
 
     def _load_wanted(self, key: str) -> None:
         """Load a model; unload it again if it was withdrawn meanwhile. Raises InferError."""
-        self._controller.load(key, {}, is_by_client=True)
+        try:
+            self._controller.load(key, {}, is_by_client=True)
+        except InferError as error:
+            if key in self._residency.models:  # files that are gone fail before any version: it would seem cold
+                self._catalog.note_failure(key, error.message, is_known=True)
+            raise
         with self._changed:
             is_wanted = key in self._residency.models
         config = self._catalog.served_config(key)
@@ -377,9 +378,12 @@ class OnDemandModels(Generic[V]):
 
     def _evict(self, group: Sequence[str]) -> None:
         for key in group:
-            _log.info("unloading '%s', which is on demand and was not used lately", key)
+            with self._changed:
+                model = self._residency.models.get(key)
+                sizes = {} if model is None else model.charged
+            _log.info("unloading '%s', which is on demand and was not used lately%s", key, freed_text(sizes))
             try:
-                with self._sizes.meter.disturb():
+                with self._meter.disturb():
                     self._controller.unload(key, {})
             except BaseException as error:
                 report(f"unloading model '{key}', which is on demand", error)
@@ -400,7 +404,7 @@ class OnDemandModels(Generic[V]):
 
     def _note_gone(self, key: str) -> None:
         """Note that nothing of a model is loaded any more; the lock is held."""
-        self._sizes.leave(key)
+        self._table.leave_sizes(key)
         if key in self._residency.models and self._residency.evicted(key, self._clock()):
             self._begin_load(key)
 
@@ -430,14 +434,15 @@ class OnDemandModels(Generic[V]):
             uses = self._measured.uses()
             workers = self._measured.workers
         sizes = {key: workers_bytes(process_ids) for key, process_ids in workers.items() if process_ids}
-        self._sizes.meter.return_freed()  # it is no growth of the models
+        self._meter.return_freed()  # it is no growth of the models
+        readings = self._measured.read_devices()
         with self._changed:
             uses = {key: use for key, use in uses.items() if self._is_loaded(key)}
-            self._measured.note_growth(uses, sizes, now_s)
+            self._measured.note_growth(uses, sizes, readings, now_s)
             for group in self._residency.idle(uses, now_s):
                 if all(self._residency.models[key].phase is ResidencePhase.LOADED for key in group):
                     self._begin_eviction(group)
-            for group in self._residency.excess(uses, now_s):
+            for group in self._residency.excess(lambda: uses, now_s):
                 self._begin_eviction(group)
         self._start_evictions()
 
@@ -467,9 +472,7 @@ class OnDemandModels(Generic[V]):
         """Return the sizes of the loaded models on demand."""
         with self._changed:
             models = self._residency.models.items()
-            return [
-                ModelSize(key, model.charged_bytes) for key, model in models if model.phase is ResidencePhase.LOADED
-            ]
+            return [ModelSize(key, model.charged) for key, model in models if model.phase is ResidencePhase.LOADED]
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of models in each phase, by its name."""
@@ -477,15 +480,15 @@ class OnDemandModels(Generic[V]):
             return {phase.name.lower(): self._residency.count(phase) for phase in ResidencePhase}
 
     @property
-    def budget_bytes(self) -> int:
-        """The budget of this process; 0 for none."""
-        return self._settings.budget_bytes
+    def budgets(self) -> Amounts:
+        """The budgets of this process; 0 for none."""
+        return self._settings.budgets
 
     @property
-    def used_bytes(self) -> int:
-        """What the models take of the budget."""
+    def used(self) -> Amounts:
+        """What the models take of each budget."""
         with self._changed:
-            return self._residency.used_bytes
+            return dict(self._residency.used)
 
     @property
     def reload_count(self) -> int:

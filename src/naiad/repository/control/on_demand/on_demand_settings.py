@@ -1,9 +1,11 @@
 """What models on demand are given and what they report: settings, the use of a version, the size of a model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from naiad.config.load_policy import LoadPolicy
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,21 @@ class OnDemandSettings:
     """The options of models on demand, resolved for this process."""
 
     default: LoadPolicy
-    budget_bytes: int = 0
-    """0: no limit."""
+    budgets: Amounts = field(default_factory=dict)
+    """Of this process; those without an entry, or with 0, have no limit."""
     hold_s: float = 60.0
     """How long a load waits for room at most."""
     load_count: int = 4
     """Loads at the same time."""
     core_count: int = 4
     """Cores of the machine or control group: loads leave one of them to requests."""
+    devices: DeviceMeter = field(default_factory=DeviceMeter)
+    """Measures the memory of the GPUs that have a budget."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget of the host; 0 for no limit."""
+        return self.budgets.get(HOST, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +48,4 @@ class ModelSize:
     """A loaded model on demand, for metrics."""
 
     key: str
-    size_bytes: int
+    amounts: Amounts

@@ -34,5 +34,6 @@ class Reloads:
         self._said_s = now_s
         return (
             f"{soon} of {len(recent)} loads in the last minute were of models that had been unloaded less than "
-            f"{SOON_S:g} s before: --model-memory-budget is too small for the models that are asked for"
+            f"{SOON_S:g} s before: --model-memory-budget, or --model-gpu-memory-budget, is too small for the models "
+            "that are asked for"
         )

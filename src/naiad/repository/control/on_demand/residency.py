@@ -1,12 +1,14 @@
 """The phases, sizes and uses of models on demand: which one is loaded, which one has to leave. Pure."""
 
-import enum
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from naiad.config.load_policy import LoadPolicy
+from naiad.core.model import name_of
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts, flag_of, total_of
+from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Resident, Room, Uses
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
@@ -14,103 +16,20 @@ _LEAST_BYTES = 64 << 10
 """What a model counts at least before it is measured."""
 
 
-class ResidencePhase(enum.Enum):
-    """Where a model is, see the package."""
-
-    COLD = enum.auto()
-    LOADING = enum.auto()
-    LOADED = enum.auto()
-    EVICTING = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How a loaded model is used now."""
-
-    last_s: float = 0.0
-    """Monotonic time of its last execution, or of its last response from the cache."""
-    is_busy: bool = False
-    """Whether requests are queued or executing."""
-    is_bound: bool = False
-    """Whether a sequence lives or a stream is open: it may not be evicted."""
-
-
-IDLE = Use()
-Uses = Mapping[str, Use]
-
-
-@dataclass(slots=True)
-class Resident:
-    """A model on demand."""
-
-    name: str
-    policy: LoadPolicy
-    file_bytes: int
-    members: frozenset[str] = frozenset()
-    """The members of an ensemble."""
-    phase: ResidencePhase = ResidencePhase.COLD
-    charged_bytes: int = 0
-    """What it takes of the budget now: estimated while it loads, then measured."""
-    measured_bytes: int = 0
-    """Its size when it was loaded last; 0 for never."""
-    loaded_s: float = 0.0
-    evicted_s: float = -math.inf
-    is_protected: bool = False
-    """Whether the requests that were held for it are not submitted yet."""
-    is_asked: bool = False
-    """Whether a request has come while it was evicted."""
-    is_urgent: bool = False
-    """Whether a call of a running model waits for it."""
-    failure_count: int = 0
-    retry_s: float = -math.inf
-    reason: str = ""
-    """Why its last load has failed."""
-
-
-class Ask(enum.Enum):
-    """What a request for a model finds."""
-
-    READY = enum.auto()
-    HELD = enum.auto()
-    """It is held; a load is in progress or follows."""
-    BEGIN = enum.auto()
-    """It is held, and the caller begins the load."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRefusal:
-    """A request that is not held, because the last load has failed or the server exits."""
-
-    reason: str
-    retry_in_s: float
-    """0 if there will be no other attempt."""
-
-
-@dataclass(slots=True)
-class Room:
-    """Whether there is room for a load."""
-
-    is_admitted: bool = False
-    victims: list[list[str]] = field(default_factory=list)
-    """Groups of models to evict first, ensembles before their members."""
-    refusal: str = ""
-    """Why there will never be room."""
-
-
 class Residency:
-    """The models on demand and their budget."""
+    """The models on demand and their budgets. A load takes what it needs of all budgets at once, or waits for all."""
 
-    def __init__(self, budget_bytes: int = 0) -> None:
-        """`budget_bytes`: 0 for no limit."""
-        self.budget_bytes = budget_bytes
+    def __init__(self, budgets: Amounts | None = None) -> None:
+        """`budgets`: those without an entry, or with 0, have no limit."""
+        self._limits = {budget: limit_bytes for budget, limit_bytes in (budgets or {}).items() if limit_bytes}
         self.models: dict[str, Resident] = {}
-        self._line: list[str] = []
-        """Loads that wait for room, in order."""
-        self.is_stuck = False
-        """Whether the first one in the line waits for models that cannot leave now."""
-        self.used_bytes = 0
-        """The charged bytes of all models."""
-        self._leaving_bytes = 0
+        self._line: dict[str, frozenset[str]] = {}
+        """Loads that wait for room, in order, with the budgets that they wait for."""
+        self._stuck: set[str] = set()
+        """The first loads in the line that wait for models that cannot leave now."""
+        self.used: Counter[str] = Counter()
+        """What all models are charged, by budget."""
+        self._leaving: Counter[str] = Counter()
         """The part of it that models have which leave now."""
         self._counts: Counter[ResidencePhase] = Counter()
         self._above: dict[str, set[str]] = {}
@@ -118,7 +37,14 @@ class Residency:
 
     # --- models -----------------------------------------------------------------------------------------------------
 
-    def add(self, name: str, policy: LoadPolicy, file_bytes: int, members: Collection[str] = ()) -> None:
+    def add(
+        self,
+        name: str,
+        policy: LoadPolicy,
+        file_bytes: int,
+        members: Collection[str] = (),
+        gpus: Collection[str] = (),
+    ) -> None:
         """Add a model that is cold, or note new files of a known one, whose failures are forgotten."""
         known = self.models.get(name)
         for member in () if known is None else known.members:
@@ -126,13 +52,14 @@ class Residency:
         for member in members:
             self._above.setdefault(member, set()).add(name)
         if known is None:
-            self.models[name] = Resident(name, policy, file_bytes, frozenset(members))
+            self.models[name] = Resident(name, policy, file_bytes, frozenset(members), frozenset(gpus))
             self._counts[ResidencePhase.COLD] += 1
             return
-        known.policy, known.file_bytes, known.members = policy, file_bytes, frozenset(members)
+        known.policy, known.file_bytes = policy, file_bytes
+        known.members, known.gpus = frozenset(members), frozenset(gpus)
         known.failure_count, known.retry_s, known.reason = 0, -math.inf, ""
         if known.phase is ResidencePhase.COLD:
-            known.measured_bytes = 0
+            known.measured = {}
 
     def remove(self, name: str) -> None:
         """Remove a model that is no longer on demand."""
@@ -141,13 +68,28 @@ class Residency:
             return
         for member in removed.members:
             self._above[member].discard(name)
-        self._become(removed, ResidencePhase.COLD, 0)
+        self._become(removed, ResidencePhase.COLD, {})
         self._counts[ResidencePhase.COLD] -= 1
         del self.models[name]
 
-    def is_first(self, name: str) -> bool:
-        """Return whether a load is the first one that waits for room."""
-        return bool(self._line) and self._line[0] == name
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a first load in the line waits for models that cannot leave now."""
+        return bool(self._stuck)
+
+    def first(self) -> list[str]:
+        """Return the loads that are the first ones to wait for each of their budgets; only these evict others."""
+        found: list[str] = []
+        taken: set[str] = set()
+        for name, budgets in self._line.items():
+            if taken.isdisjoint(budgets):
+                found.append(name)
+            taken.update(budgets)
+        return found
+
+    def waits_for(self, name: str) -> frozenset[str]:
+        """Return the budgets that a load waits for."""
+        return self._line.get(name, frozenset())
 
     def count(self, phase: ResidencePhase) -> int:
         """Return the number of models in a phase."""
@@ -157,16 +99,23 @@ class Residency:
         """Return whether a model loads, or waits for room."""
         return name in self.models and self.models[name].phase is ResidencePhase.LOADING
 
-    def _become(self, model: Resident, phase: ResidencePhase, charged_bytes: int) -> None:
+    def _become(self, model: Resident, phase: ResidencePhase, charged: Amounts) -> None:
         """Set phase and charge; a model that does not load any more leaves the line."""
         self._counts[model.phase] -= 1
         self._counts[phase] += 1
-        self.used_bytes += charged_bytes - model.charged_bytes
-        self._leaving_bytes -= model.charged_bytes if model.phase is ResidencePhase.EVICTING else 0
-        self._leaving_bytes += charged_bytes if phase is ResidencePhase.EVICTING else 0
-        model.phase, model.charged_bytes = phase, charged_bytes
-        if phase is not ResidencePhase.LOADING and model.name in self._line:
-            self._line.remove(model.name)
+        self.used.subtract(model.charged)
+        self.used.update(charged)
+        if model.phase is ResidencePhase.EVICTING:
+            self._leaving.subtract(model.charged)
+        if phase is ResidencePhase.EVICTING:
+            self._leaving.update(charged)
+        model.phase, model.charged = phase, charged
+        if phase is not ResidencePhase.LOADING:
+            self._leave_line(model.name)
+
+    def _leave_line(self, name: str) -> None:
+        self._line.pop(name, None)
+        self._stuck.discard(name)
 
     def of_phase(self, phase: ResidencePhase) -> list[str]:
         """Return the models in a phase."""
@@ -199,25 +148,29 @@ class Residency:
         return Ask.BEGIN
 
     def _begin(self, model: Resident) -> None:
-        self._become(model, ResidencePhase.LOADING, 0)
+        self._become(model, ResidencePhase.LOADING, {})
         model.is_asked = False
-        self._line.append(model.name)
+        self._line[model.name] = frozenset(self._limits)  # any of them, as long as it has not looked
 
     # --- loads ------------------------------------------------------------------------------------------------------
 
-    def estimate(self, name: str) -> int:
-        """Return the bytes that a load of a model will add, with the members that it brings along."""
-        members = [each for each in self._members_below(name) if self.models[each].phase is ResidencePhase.COLD]
-        return sum(self.models[each].measured_bytes or self.file_estimate(each) for each in (name, *members))
+    def estimate(self, name: str) -> Amounts:
+        """Return what a load of a model will add, with the members that it brings along."""
+        family = {name, *self.cold_family(name)}
+        return total_of([self.models[each].measured or self.file_estimate(each) for each in family])
 
-    def file_estimate(self, name: str) -> int:
-        """Return the size of a model as its files let expect it; an ensemble has none but its members."""
+    def file_estimate(self, name: str) -> Amounts:
+        """Return the sizes of a model as its files let expect them; an ensemble has none but its members."""
         model = self.models[name]
-        return 0 if model.members else max(_LEAST_BYTES, model.file_bytes)
+        return {} if model.members else dict.fromkeys((HOST, *model.gpus), max(_LEAST_BYTES, model.file_bytes))
 
     def family(self, name: str) -> list[str]:
         """Return a model and the members below it, as far as they are on demand."""
         return [name, *sorted(self._members_below(name))] if name in self.models else []
+
+    def cold_family(self, name: str) -> list[str]:
+        """Return which of a model and the members below it are not loaded."""
+        return [each for each in self.family(name) if self.models[each].phase is ResidencePhase.COLD]
 
     def room(self, name: str, look: Callable[[], Uses], now_s: float) -> Room:
         """Return whether a loading model may load now; then its estimated size is charged.
@@ -226,61 +179,99 @@ class Residency:
         loaded models are used. Only the first one in the line has others evicted, also for those behind it.
         """
         model = self.models[name]
-        if not self.budget_bytes:
-            return self._admit(model, 0)
-        own_bytes = model.measured_bytes or model.file_bytes
-        if own_bytes > self.budget_bytes:
-            kind = "it took" if model.measured_bytes else "its files have"
-            return Room(refusal=too_large(name, kind, own_bytes, self.budget_bytes))
-        need_bytes = self.estimate(name)
-        others_bytes = self.used_bytes - model.charged_bytes
-        missing_bytes = others_bytes + need_bytes + self._ahead_bytes(name) - self.budget_bytes
-        if missing_bytes <= 0 or not others_bytes:
-            return self._admit(model, need_bytes)
-        missing_bytes -= self._leaving_bytes
+        if not self._limits:
+            return self._admit(model, {})
+        refusal = self._refusal_before_load(name)
+        if refusal:
+            return Room(refusal=refusal)
+        need = self.estimate(name)
+        missing = self._missing(model, need, self._ahead(name))
+        if not missing:
+            return self._admit(model, need)
+        left = {budget: size_bytes - self._leaving[budget] for budget, size_bytes in missing.items()}
         if model.is_urgent:
             # It does not wait: what it waits for could be the end of its own caller.
-            uses = look() if missing_bytes > 0 else {}
-            victims = list(self._enough(missing_bytes, uses, now_s, {name}, idle_only=True))
-            return Room(self._admit(model, need_bytes).is_admitted, victims)
-        if name != self._line[0]:
-            fits = others_bytes + need_bytes <= self.budget_bytes
-            return self._admit(model, need_bytes) if fits and self.is_stuck else Room()
-        # Each look is at all loaded models, with the lock that the loop waits for: not while enough of them leave.
-        victims = list(self._enough(missing_bytes, look(), now_s, {name})) if missing_bytes > 0 else []
-        self.is_stuck = not victims and not self._leaving_bytes
-        return Room(victims=victims)
+            victims = self._victims(left, look, now_s, {name}, idle_only=True)
+            return Room(self._admit(model, need).is_admitted, victims)
+        self._line[name] = frozenset(missing)
+        first = self.first()
+        ahead = [each for each in self._before(name) if each in first]
+        if ahead and self._stuck.issuperset(ahead) and not self._missing(model, need, {}):
+            return self._admit(model, need)
+        return self._wait_in_line(name, self._victims(left, look, now_s, {name}) if name in first else None)
 
-    def _admit(self, model: Resident, size_bytes: int) -> Room:
-        self._become(model, ResidencePhase.LOADING, size_bytes)
+    def _wait_in_line(self, name: str, victims: list[list[str]] | None) -> Room:
+        """Return the victims of a load that is a first one; None of one that is not."""
+        if victims or any(self._leaving[budget] for budget in self._line[name]):
+            self._stuck.discard(name)
+        elif victims is not None:
+            self._stuck.add(name)
+        return Room(victims=victims or [])
+
+    def _ahead(self, name: str) -> Amounts:
+        """Return what the loads before this one in the line need: small models must not keep a large one waiting."""
+        return total_of([self.estimate(each) for each in self._before(name)])
+
+    def _before(self, name: str) -> list[str]:
+        """Return the loads before one in the line."""
+        return list(itertools.takewhile(lambda each: each != name, self._line)) if name in self._line else []
+
+    def _refusal_before_load(self, name: str) -> str:
+        """Return why a model can never be loaded with its members, as far as their last loads or files show."""
+        family = [self.models[each] for each in self.family(name)]
+        sizes = [each.measured or dict.fromkeys((HOST, *each.gpus), each.file_bytes) for each in family]
+        kind = "it took" if len(family) == 1 and family[0].measured else "its files have"
+        return self.refusal_of(name, total_of(sizes), kind if len(family) == 1 else "its members have")
+
+    def refusal_after_load(self, name: str) -> str:
+        """Return why a model that was loaded has to leave; "" if it fits with its members."""
+        sizes = total_of([self.models[each].charged for each in self.family(name)])
+        return self.refusal_of(name, sizes, "it took")
+
+    def refusal_of(self, name: str, sizes: Amounts, kind: str) -> str:
+        """Return why a model of these sizes can never be loaded; "" if it can. `kind` begins what is said of them."""
+        for budget, limit_bytes in self._limits.items():
+            if sizes.get(budget, 0) > limit_bytes:
+                return _too_large(name_of(name), budget, f"{kind} {sizes[budget]}", limit_bytes)
+        return ""
+
+    def _missing(self, model: Resident, need: Amounts, ahead: Amounts) -> dict[str, int]:
+        """Return what is missing of each budget that a load needs, if the loads ahead get what they need.
+
+        A budget of which no other model has anything misses nothing: there is nothing to wait for.
+        """
+        missing: dict[str, int] = {}
+        for budget, limit_bytes in self._limits.items():
+            others_bytes = self.used[budget] - model.charged.get(budget, 0)
+            size_bytes = others_bytes + need.get(budget, 0) + ahead.get(budget, 0) - limit_bytes
+            if size_bytes > 0 and others_bytes and need.get(budget, 0):
+                missing[budget] = size_bytes
+        return missing
+
+    def _admit(self, model: Resident, charged: Amounts) -> Room:
+        self._become(model, ResidencePhase.LOADING, charged)
         if model.name in self._line:
-            self._line.remove(model.name)
-            self.is_stuck = False
+            self._leave_line(model.name)
+            self._stuck.clear()
         return Room(is_admitted=True)
 
-    def _ahead_bytes(self, name: str) -> int:
-        """Return what the loads before this one in the line need: small models must not keep a large one waiting."""
-        if name not in self._line:
-            return 0
-        return sum(self.estimate(each) for each in self._line[: self._line.index(name)])
-
-    def loaded(self, name: str, size_bytes: int, now_s: float, *, is_protected: bool = True) -> None:
+    def loaded(self, name: str, sizes: Amounts, now_s: float, *, is_protected: bool = True) -> None:
         """Note that a model is loaded, by a request, as a member or by a command."""
         model = self.models[name]
-        self._become(model, ResidencePhase.LOADED, size_bytes)
-        model.measured_bytes = size_bytes
+        self._become(model, ResidencePhase.LOADED, sizes)
+        model.measured = sizes
         model.loaded_s = now_s
         model.is_protected = is_protected
         model.is_urgent = model.is_asked = False
         model.failure_count, model.retry_s, model.reason = 0, -math.inf, ""
 
-    def resize(self, name: str, size_bytes: int) -> None:
+    def resize(self, name: str, sizes: Amounts) -> None:
         """Note that a loaded model takes more memory or less.
 
         The next load expects what the last one took: growth while a model executes may be of that time only.
         """
         model = self.models[name]
-        self._become(model, model.phase, size_bytes)
+        self._become(model, model.phase, sizes)
 
     def release(self, name: str) -> None:
         """Note that the requests that were held for a model are submitted."""
@@ -295,9 +286,10 @@ class Residency:
         model = self.models[name]
         if model.phase in (ResidencePhase.LOADED, ResidencePhase.EVICTING):
             return
-        self._become(model, ResidencePhase.COLD, 0)
+        self._become(model, ResidencePhase.COLD, {})
         model.is_urgent = model.is_asked = False
-        model.measured_bytes = 0  # what is too large may have been measured in a bad moment: it is measured again
+        for each in self.cold_family(name):
+            self.models[each].measured = {}  # what is too large may have been measured in a bad moment
         model.reason = reason
         model.retry_s = now_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(model.failure_count, 16))
         model.failure_count += 1
@@ -307,24 +299,22 @@ class Residency:
     def begin_eviction(self, name: str) -> None:
         """Note that a loaded model leaves."""
         model = self.models[name]
-        self._become(model, ResidencePhase.EVICTING, model.charged_bytes)
+        self._become(model, ResidencePhase.EVICTING, model.charged)
 
     def evicted(self, name: str, now_s: float) -> bool:
         """Note that a model has left; return whether a request waits for it, whose load the caller begins."""
         model = self.models[name]
-        self._become(model, ResidencePhase.COLD, 0)
+        self._become(model, ResidencePhase.COLD, {})
         model.evicted_s = now_s
         if not model.is_asked:
             return False
         self._begin(model)
         return True
 
-    def excess(self, uses: Uses, now_s: float) -> list[list[str]]:
-        """Return the groups to evict because the loaded models have grown beyond the budget."""
-        if not self.budget_bytes:
-            return []
-        missing_bytes = self.used_bytes - self._leaving_bytes - self.budget_bytes
-        return list(self._enough(missing_bytes, uses, now_s, idle_only=True))
+    def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
+        """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
+        excess = {each: self.used[each] - self._leaving[each] - self._limits[each] for each in self._limits}
+        return self._victims(excess, look, now_s, idle_only=True)
 
     def idle(self, uses: Uses, now_s: float) -> list[list[str]]:
         """Return the groups to unload because no request has come for long enough."""
@@ -340,35 +330,62 @@ class Residency:
                 found.append(group)
         return found
 
-    def _enough(
-        self, missing_bytes: int, uses: Uses, now_s: float, keep: Collection[str] = (), *, idle_only: bool = False
-    ) -> Iterator[list[str]]:
-        """Yield groups to evict until they have the missing bytes: the least recently used first, busy ones last."""
+    def _victims(
+        self,
+        missing: Amounts,
+        look: Callable[[], Uses],
+        now_s: float,
+        keep: Collection[str] = (),
+        *,
+        idle_only: bool = False,
+    ) -> list[list[str]]:
+        """Return groups to evict until they have what is missing: the least recently used first, busy ones last."""
+        missing = {budget: size_bytes for budget, size_bytes in missing.items() if size_bytes > 0}
+        if not missing:
+            # Each look is at all loaded models, with the lock that the loop waits for: not while enough leave.
+            return []
         kept = frozenset(keep).union(*(self._members_below(name) for name in keep))
+        behind = frozenset(self._line).difference(keep, *map(self._before, keep))
+        uses = look()
         groups: list[tuple[bool, float, list[str]]] = []
-        if missing_bytes > 0:
-            for name, model in self.models.items():
-                if model.phase is ResidencePhase.LOADED and model.charged_bytes:
-                    group = self._group(name, uses, now_s, kept)
-                    if group is not None:
-                        is_busy = any(uses.get(each, IDLE).is_busy for each in group)
-                        groups.append((is_busy, self._last_s(group, uses), group))
+        for name, model in self.models.items():
+            if model.phase is ResidencePhase.LOADED and _has_some(model.charged, missing):
+                group = self._group(name, uses, now_s, kept, behind)
+                if group is not None:
+                    is_busy = any(uses.get(each, IDLE).is_busy for each in group)
+                    groups.append((is_busy, self._last_s(group, uses), group))
+        return list(self._enough(missing, sorted(groups, key=lambda each: each[:2]), idle_only=idle_only))
+
+    def _enough(
+        self, missing: dict[str, int], groups: Sequence[tuple[bool, float, list[str]]], *, idle_only: bool
+    ) -> Iterator[list[str]]:
+        """Yield groups, each of which has some of what is missing still."""
         gone: set[str] = set()
-        for is_busy, _, group in sorted(groups, key=lambda each: each[:2]):
-            if missing_bytes <= 0 or (is_busy and idle_only):
+        for is_busy, _, group in groups:
+            if not missing or (is_busy and idle_only):
                 return
             left = [name for name in group if name not in gone]
+            freed = total_of([self.models[name].charged for name in left])
+            if not _has_some(freed, missing):
+                continue
             gone.update(left)
-            missing_bytes -= sum(self.models[name].charged_bytes for name in left if name in self.models)
-            if left:
-                yield left
+            for budget in [each for each in missing if each in freed]:
+                missing[budget] -= freed[budget]
+                if missing[budget] <= 0:
+                    del missing[budget]
+            yield left
 
     def _last_s(self, group: Collection[str], uses: Uses) -> float:
         return max(max(uses.get(name, IDLE).last_s, self.models[name].loaded_s) for name in group)
 
-    def _group(self, name: str, uses: Uses, now_s: float, kept: Collection[str]) -> list[str] | None:
-        """Return a loaded model behind the loaded ensembles that contain it; None if one of them may not leave."""
-        group = [*self._loaded_above(name), name]
+    def _group(
+        self, name: str, uses: Uses, now_s: float, kept: Collection[str], behind: Collection[str] = ()
+    ) -> list[str] | None:
+        """Return a loaded model behind the loaded ensembles that contain it; None if one of them may not leave.
+
+        An ensemble that waits `behind` the load that asks does not keep its members: both could wait for each other.
+        """
+        group = [each for each in (*self._loaded_above(name), name) if each not in behind]
         for each in group:
             model = self.models[each]
             if (
@@ -408,10 +425,12 @@ class Residency:
         return found - {name}
 
 
-def too_large(name: str, kind: str, size_bytes: int, budget_bytes: int) -> str:
-    """Return why a model can never be loaded."""
+def _has_some(amounts: Amounts, budgets: Collection[str]) -> bool:
+    return any(amounts.get(budget, 0) for budget in budgets)
+
+
+def _too_large(name: str, budget: str, size: str, budget_bytes: int) -> str:
     return (
-        f"model '{name}' does not fit into --model-memory-budget: {kind} {size_bytes} bytes, the budget is "
-        f"{budget_bytes} bytes; raise the budget, or load the model at start with the parameter load_policy "
-        '"pinned"'
+        f"model '{name}' does not fit into {flag_of(budget)}: {size} bytes, the budget is {budget_bytes} bytes; "
+        'raise the budget, or load the model at start with the parameter load_policy "pinned"'
     )

@@ -1,4 +1,4 @@
-"""The threads of loads that wait for room in the budget: a change wakes the first one, not all of them.
+"""The threads of loads that wait for room in the budgets: a change wakes the first one of each, not all of them.
 
 With twenty clients a dozen loads wait, and each load, eviction and release is a change. Threads that wake up to find
 that it is not their turn take the lock and the interpreter from the event loop.
@@ -18,7 +18,7 @@ class RoomLine:
     """Loads that wait, each with a thread. All methods are called with the lock held."""
 
     def __init__(self, lock: RLock, changed: Condition, residency: Residency) -> None:
-        """`changed` is of this lock; the first load waits for it."""
+        """`changed` is of this lock; the first loads wait for it."""
         self._lock = lock
         self._changed = changed
         self._residency = residency
@@ -27,7 +27,7 @@ class RoomLine:
     def wait(self, key: str, left_s: float) -> None:
         """Wait until there may be room for a load, or it is its turn to look."""
         # One of many polls: each look takes the lock, for which the loop waits.
-        if self._residency.is_first(key):
+        if key in self._residency.first():
             self._changed.wait(_LOOK_S)
             return
         condition = self._behind[key] = Condition(self._lock)
@@ -37,10 +37,11 @@ class RoomLine:
             del self._behind[key]
 
     def notify(self) -> None:
-        """Wake the loads that may have room now: the first one; all if it waits for models that cannot leave."""
+        """Wake the loads that may have room now: the first ones; all if one waits for models that cannot leave."""
         self._changed.notify_all()
+        first = self._residency.first()
         for key, condition in self._behind.items():
-            if self._residency.is_stuck or self._residency.is_first(key):
+            if self._residency.is_stuck or key in first:
                 condition.notify_all()
 
     def notify_all(self) -> None:

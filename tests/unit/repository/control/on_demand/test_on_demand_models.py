@@ -1,5 +1,6 @@
 """Models on demand over a catalog whose loader only counts: threads, commands, polling, and the end."""
 
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -16,10 +17,11 @@ from naiad.repository.control.control_modes import RepositoryControl, explicit_c
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand import on_demand_models
 from naiad.repository.control.on_demand.load_pace import LoadTurns
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+from naiad.repository.control.on_demand.memory.budgets import HOST
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
-from naiad.repository.control.on_demand.residency import Ask, LoadRefusal
+from naiad.repository.control.on_demand.resident import Ask, LoadRefusal
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
@@ -102,7 +104,7 @@ class Scene:
         self.catalog: Catalog[Version] = Catalog(
             [LocalStore(root)], self.loader, self._publish, ready_rule=ReadyRule()
         )
-        self.settings = OnDemandSettings(LoadPolicy(is_on_demand=True), budget, hold_s)
+        self.settings = OnDemandSettings(LoadPolicy(is_on_demand=True), {HOST: budget}, hold_s)
         self.at_start = ["*"]
         self.ended: dict[str, list[InferError | None]] = {}
         self._has_ended = threading.Condition()
@@ -204,7 +206,7 @@ def test_least_recently_used_model_makes_room(scenes: Callable[..., Scene]) -> N
     scene.ready["a"][1].last_s = scene.now_s
     assert scene.request(models, "c") is None
     assert scene.loaded() == {"a", "c"}
-    assert models.used_bytes == 2 * MB
+    assert models.used[HOST] == 2 * MB
     assert models.eviction_count == 1
     assert models.counts() == {"cold": 1, "loading": 0, "loaded": 2, "evicting": 0}
     assert {row.name: row.reason for row in scene.catalog.index()} == {"a": "", "b": COLD, "c": ""}
@@ -217,14 +219,13 @@ def test_measured_size_counts_instead_of_the_files(scenes: Callable[..., Scene])
     scene.write("b")
     models = scene.open()
     assert scene.request(models, "a") is None
-    assert models.used_bytes == 3 * MB
+    assert models.used[HOST] == 3 * MB
     scene.now_s += 1
     assert scene.request(models, "b") is None
-    models.sweep()
-    assert scene.loader.resident_bytes <= 100 * MB + 6 * MB
+    assert models.used[HOST] <= 5 * MB, "the first one leaves at once, not with the next sweep"
     scene.now_s += 1
     assert scene.request(models, "a") is None
-    assert models.used_bytes == 3 * MB
+    assert models.used[HOST] == 3 * MB
 
 
 def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None:
@@ -237,12 +238,14 @@ def test_model_above_the_budget_is_refused(scenes: Callable[..., Scene]) -> None
     assert f"{3 * MB} bytes" in failure.message
     assert f"{2 * MB} bytes" in failure.message
     assert scene.loaded() == set()
+    assert [row.reason in failure.message for row in scene.catalog.index()] == [True]
+    assert scene.catalog.is_ready()
     assert scene.loader.resident_bytes == 100 * MB
     assert isinstance(models.ask("a"), LoadRefusal)
     scene.loader.factor = 1  # it was measured in a bad moment
     scene.now_s += 1
     assert scene.request(models, "a") is None
-    assert models.used_bytes == MB
+    assert models.used[HOST] == MB
 
 
 def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) -> None:
@@ -260,6 +263,22 @@ def test_failed_load_has_its_reason_and_a_pause(scenes: Callable[..., Scene]) ->
     scene.now_s += 1.0
     assert scene.request(models, "a") is None
     assert scene.loader.loads == ["a", "a"]
+
+
+def test_index_says_that_files_are_gone(scenes: Callable[..., Scene]) -> None:
+    scene = scenes()
+    directory = scene.write("a").parent
+    models = scene.open()
+    shutil.rmtree(directory)
+    failure = scene.request(models, "a")
+    assert failure is not None
+    assert [(row.state, "not found" in row.reason) for row in scene.catalog.index()] == [
+        (ModelState.UNAVAILABLE, True)
+    ]
+    scene.write("a")
+    scene.now_s += 1.0
+    assert scene.request(models, "a") is None
+    assert [row.state for row in scene.catalog.index()] == [ModelState.READY]
 
 
 def test_many_requests_load_once(scenes: Callable[..., Scene]) -> None:
@@ -293,7 +312,7 @@ def test_race_for_many_models_ends_without_errors(scenes: Callable[..., Scene]) 
     for each in clients:
         each.join(WAIT_S)
     assert failures == [None] * 200
-    assert models.used_bytes <= 5 * MB
+    assert models.used[HOST] <= 5 * MB
     assert models.load_count == len(scene.loader.loads)
 
 
@@ -323,7 +342,7 @@ def test_command_loads_a_model_that_waits_for_room(scenes: Callable[..., Scene])
     assert scene.settled("b") == [None]
     assert scene.loaded() == {"a", "b"}
     assert models.counts()["loaded"] == 2
-    assert models.used_bytes == 2 * MB
+    assert models.used[HOST] == 2 * MB
     assert models.failure_count == 0
 
 
@@ -335,7 +354,7 @@ def test_ensemble_brings_its_members_and_leaves_with_them(scenes: Callable[..., 
     models = scene.open()
     assert scene.request(models, "e") is None
     assert scene.loaded() == {"a", "e"}
-    assert models.used_bytes == MB
+    assert models.used[HOST] == MB
     scene.now_s += 1
     assert scene.request(models, "b") is None
     assert scene.loaded() == {"b"}
@@ -366,9 +385,9 @@ def test_only_first_loads_take_turns(scenes: Callable[..., Scene], monkeypatch: 
     for name in ("a", "b", "c"):  # the last one has the first one evicted
         assert scene.request(models, name) is None
         scene.now_s += 1
-    monkeypatch.setattr(models._sizes.meter, "measure", lambda: 1 / 0)
+    monkeypatch.setattr(models._meter, "measure", lambda: 1 / 0)
     assert scene.request(models, "a") is None
-    assert models.used_bytes == 2 * MB
+    assert models.used[HOST] == 2 * MB
     assert scene.loader.loads == ["a", "b", "c", "a"]
 
 
@@ -384,7 +403,7 @@ def test_growth_by_pinned_models_is_not_charged(scenes: Callable[..., Scene]) ->
     scene.now_s += 1
     scene.ready["a"][1].last_s = scene.now_s
     models.sweep()
-    assert models.used_bytes == 2 * MB
+    assert models.used[HOST] == 2 * MB
 
 
 def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) -> None:

@@ -1,27 +1,23 @@
-"""The table of models on demand: examples, and a state machine over requests, loads, failures and evictions."""
+"""The table of models on demand: examples, and a state machine over requests, loads, failures, evictions and GPUs."""
+
+from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.repository.control.on_demand.residency import (
-    IDLE,
-    Ask,
-    LoadRefusal,
-    ResidencePhase,
-    Residency,
-    Use,
-    Uses,
-)
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts
+from naiad.repository.control.on_demand.residency import Residency
+from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Use, Uses
 
 ON_DEMAND = LoadPolicy(is_on_demand=True)
 MB = 1_000_000
 
 
 def table(budget: int = 10 * MB, *, count: int = 4, size: int = 4 * MB, policy: LoadPolicy = ON_DEMAND) -> Residency:
-    residency = Residency(budget)
+    residency = Residency({HOST: budget})
     for index in range(count):
         residency.add(f"m{index}", policy, size)
     return residency
@@ -30,7 +26,7 @@ def table(budget: int = 10 * MB, *, count: int = 4, size: int = 4 * MB, policy: 
 def load(residency: Residency, name: str, now_s: float = 0.0, size: int = 4 * MB) -> None:
     assert residency.ask(name, now_s) is Ask.BEGIN
     assert residency.room(name, dict, now_s).is_admitted
-    residency.loaded(name, size, now_s, is_protected=False)
+    residency.loaded(name, {HOST: size}, now_s, is_protected=False)
 
 
 def look_at_nothing() -> Uses:
@@ -43,9 +39,9 @@ def test_second_request_begins_no_load() -> None:
     assert residency.ask("m0", 0.0) is Ask.BEGIN
     assert residency.ask("m0", 0.0) is Ask.HELD
     assert residency.room("m0", dict, 0.0).is_admitted
-    residency.loaded("m0", 3 * MB, 1.0)
+    residency.loaded("m0", {HOST: 3 * MB}, 1.0)
     assert residency.ask("m0", 1.0) is Ask.READY
-    assert residency.used_bytes == 3 * MB
+    assert residency.used[HOST] == 3 * MB
 
 
 def test_least_recently_used_model_leaves_first() -> None:
@@ -99,7 +95,7 @@ def test_call_of_a_running_model_exceeds_the_budget() -> None:
     room = residency.room("m1", lambda: {"m0": Use(4.0, is_busy=True)}, 5.0)
     assert room.is_admitted
     assert not room.victims
-    assert residency.used_bytes == 8 * MB
+    assert residency.used[HOST] == 8 * MB
 
 
 def test_model_above_the_budget_is_refused() -> None:
@@ -131,7 +127,7 @@ def test_failure_of_a_loaded_model_changes_nothing() -> None:
     load(residency, "m0")
     residency.failed("m0", "no room", 1.0)
     assert residency.ask("m0", 1.0) is Ask.READY
-    assert residency.used_bytes == 4 * MB
+    assert residency.used[HOST] == 4 * MB
 
 
 def test_request_during_an_eviction_loads_again() -> None:
@@ -193,18 +189,18 @@ def test_grown_models_have_idle_ones_evicted() -> None:
     residency = table()
     load(residency, "m0")
     load(residency, "m1")
-    residency.resize("m1", 9 * MB)
-    assert residency.excess({"m0": Use(1.0), "m1": Use(2.0)}, 3.0) == [["m0"]]
+    residency.resize("m1", {HOST: 9 * MB})
+    assert residency.excess(lambda: {"m0": Use(1.0), "m1": Use(2.0)}, 3.0) == [["m0"]]
 
 
 def test_model_that_grew_beyond_the_budget_loads_again() -> None:
     residency = table()
     load(residency, "m0")
-    residency.resize("m0", 40 * MB)
+    residency.resize("m0", {HOST: 40 * MB})
     residency.begin_eviction("m0")
     residency.evicted("m0", 1.0)
     load(residency, "m0", 2.0)
-    assert residency.used_bytes == 4 * MB
+    assert residency.used[HOST] == 4 * MB
 
 
 def test_model_measured_too_large_is_tried_again() -> None:
@@ -227,8 +223,116 @@ def test_idle_model_is_unloaded_after_its_time() -> None:
     assert residency.idle({"m0": Use(5.0)}, 16.0) == [["m0"]]
 
 
-NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
-SIZES = {"a": 1, "b": 2, "c": 3, "d": 5, "e": 0}
+GPUS = ("gpu:0", "gpu:1")
+
+
+def table_of_gpus(sizes: dict[str, dict[str, int]], limit: int = 10) -> Residency:
+    """Return a table in which two GPUs and the host have 10 MB each, with loaded models of these sizes in MB."""
+    residency = Residency({HOST: 100 * MB, **dict.fromkeys(GPUS, limit * MB)})
+    for name, amounts in sizes.items():
+        residency.add(name, ON_DEMAND, max(amounts.values()) * MB, gpus=amounts.keys() - {HOST})
+        assert residency.ask(name, 0.0) is Ask.BEGIN
+        assert residency.room(name, dict, 0.0).is_admitted
+        residency.loaded(name, {budget: size * MB for budget, size in amounts.items()}, 0.0, is_protected=False)
+    return residency
+
+
+def ask(residency: Residency, name: str, size: int, *gpus: str) -> None:
+    residency.add(name, ON_DEMAND, size * MB, gpus=gpus)
+    assert residency.ask(name, 5.0) is Ask.BEGIN
+
+
+def test_models_without_memory_on_that_gpu_stay() -> None:
+    residency = table_of_gpus({"first": {"gpu:0": 6}, "second": {"gpu:1": 6}, "host": {HOST: 6}})
+    uses = {"first": Use(3.0), "second": Use(2.0), "host": Use(1.0)}
+    ask(residency, "m", 6, "gpu:0")
+    assert residency.room("m", lambda: uses, 5.0).victims == [["first"]]
+
+
+def test_model_of_two_gpus_waits_for_both() -> None:
+    residency = table_of_gpus({"first": {"gpu:0": 6}, "second": {"gpu:1": 6}})
+    ask(residency, "m", 6, *GPUS)
+    assert residency.room("m", dict, 5.0).victims == [["first"], ["second"]]
+    for name in ("first", "second"):
+        residency.begin_eviction(name)
+    for name in ("first", "second"):
+        assert not residency.room("m", look_at_nothing, 5.0).is_admitted
+        residency.evicted(name, 5.0)
+    assert residency.room("m", look_at_nothing, 5.0).is_admitted
+    assert residency.used["gpu:0"] == residency.used["gpu:1"] == 6 * MB
+
+
+def test_loads_for_other_gpus_do_not_wait_behind() -> None:
+    residency = table_of_gpus({"first": {"gpu:0": 6}, "second": {"gpu:1": 6}})
+    ask(residency, "a", 6, "gpu:0")
+    ask(residency, "b", 6, "gpu:1")
+    ask(residency, "small", 1, "gpu:1")
+    assert not residency.room("a", lambda: {"first": Use(is_bound=True)}, 5.0).victims
+    assert residency.room("b", dict, 5.0).victims == [["second"]]
+    assert residency.first() == ["a", "b"]
+    residency.begin_eviction("second")
+    assert not residency.room("small", dict, 5.0).is_admitted, "it waits behind the larger one of the same GPU"
+
+
+def test_model_above_the_gpu_budget_is_refused() -> None:
+    residency = table_of_gpus({})
+    ask(residency, "m", 11, "gpu:1")
+    refusal = residency.room("m", dict, 5.0).refusal
+    assert "--model-gpu-memory-budget of GPU 1: its files have 11000000 bytes, the budget is 10000000" in refusal
+
+
+def test_waiting_ensembles_do_not_block_each_other() -> None:
+    residency = table(14 * MB, count=4)
+    residency.add("large0", ON_DEMAND, 8 * MB)
+    residency.add("large1", ON_DEMAND, 8 * MB)
+    residency.add("e0", ON_DEMAND, 0, ["m0", "large0"])
+    residency.add("e1", ON_DEMAND, 0, ["m1", "large1"])
+    for name in ("m0", "m1"):
+        load(residency, name)
+    for name in ("e0", "e1"):
+        residency.ask(name, 5.0)
+    assert residency.room("e1", dict, 5.0).victims == [], "the first one decides"
+    assert residency.room("e0", dict, 5.0).victims == [["m1"]]
+
+
+def test_ensemble_with_too_large_members_is_refused() -> None:
+    residency = table(10 * MB, count=3)
+    residency.add("e", ON_DEMAND, 0, ["m0", "m1", "m2"])
+    load(residency, "m0", size=3 * MB)
+    residency.ask("e", 5.0)
+    assert "its members have 11000000 bytes, the budget is 10000000" in residency.room("e", dict, 5.0).refusal
+
+
+def test_growth_on_a_gpu_has_idle_ones_evicted() -> None:
+    residency = table_of_gpus({"a": {"gpu:0": 4}, "b": {"gpu:0": 4}, "c": {"gpu:1": 4}})
+    residency.resize("a", {"gpu:0": 7 * MB})
+    assert residency.excess(lambda: {"a": Use(3.0), "b": Use(2.0), "c": Use(1.0)}, 5.0) == [["b"]]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["gpu:0", "gpu:1"]), st.integers(1, 4)), max_size=5), st.randoms())
+def test_victims_are_the_least_recently_used(models: list[tuple[str, int]], random: Random) -> None:
+    residency = table_of_gpus({f"m{index}": {gpu: size} for index, (gpu, size) in enumerate(models)}, limit=20)
+    order = [f"m{index}" for index in range(len(models))]
+    random.shuffle(order)
+    uses = {name: Use(float(last)) for last, name in enumerate(order)}
+    ask(residency, "large", 19, "gpu:0")
+    victims = [name for group in residency.room("large", lambda: uses, 9.0).victims for name in group]
+    on_gpu = [name for name in order if residency.models[name].gpus == {"gpu:0"}]
+    assert victims == on_gpu[: len(victims)]
+    left = sum(residency.models[name].charged["gpu:0"] for name in on_gpu[len(victims) :])
+    assert left <= MB
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h"])
+SIZES = {"a": 1, "b": 2, "c": 3, "d": 5, "e": 0, "f": 2, "g": 0, "h": 0}
+MEMBERS = {"e": ["a", "b"], "g": ["c", "b"], "h": ["c", "d"]}
+"""The last one is too large."""
+PLACES = {"a": GPUS[:1], "b": GPUS, "c": GPUS[1:], "f": GPUS[::-1]}
+LIMITS = {HOST: 6 << 16, "gpu:0": 3 << 16, "gpu:1": 5 << 16}
+
+
+def amounts_of(name: str) -> Amounts:
+    return dict.fromkeys((HOST, *PLACES.get(name, ())), SIZES[name] << 16)
 
 
 class OnDemand(RuleBasedStateMachine):
@@ -236,15 +340,14 @@ class OnDemand(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.residency = Residency(6)
+        self.residency = Residency(LIMITS)
         self.now_s = 0.0
         self.bound: set[str] = set()
         self.used_s: dict[str, float] = {}
         self.exceeds = False
         policy = LoadPolicy(is_on_demand=True, idle_unload_s=50.0, min_residence_s=2.0)
         for name, size in SIZES.items():
-            self.residency.add(name, policy, size << 16, ["a", "b"] if name == "e" else ())
-        self.residency.budget_bytes = 6 << 16
+            self.residency.add(name, policy, size << 16, MEMBERS.get(name, ()), PLACES.get(name, ()))
 
     def uses(self) -> dict[str, Use]:
         return {
@@ -278,6 +381,9 @@ class OnDemand(RuleBasedStateMachine):
         is_urgent = self.residency.models[name].is_urgent
         room = self.residency.room(name, self.uses, self.now_s)
         self.evict(room.victims)
+        assert bool(room.refusal) == (name == "h")
+        if room.refusal:
+            self.residency.failed(name, room.refusal, self.now_s)
         if not room.is_admitted:
             return
         self.exceeds = self.exceeds or is_urgent
@@ -286,8 +392,8 @@ class OnDemand(RuleBasedStateMachine):
             return
         for member in self.residency.models[name].members:
             if self.residency.models[member].phase is ResidencePhase.COLD:
-                self.residency.loaded(member, SIZES[member] << 16, self.now_s, is_protected=False)
-        self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+                self.residency.loaded(member, amounts_of(member), self.now_s, is_protected=False)
+        self.residency.loaded(name, amounts_of(name), self.now_s)
 
     def evict(self, groups: list[list[str]]) -> None:
         for name in [name for group in groups for name in group]:
@@ -313,17 +419,18 @@ class OnDemand(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self.evict(self.residency.idle(self.uses(), self.now_s)[:1])
-        self.evict(self.residency.excess(self.uses(), self.now_s))
+        self.evict(self.residency.excess(self.uses, self.now_s))
 
     @invariant()
     def charges_add_up_and_stay_in_the_budget(self) -> None:
         models = self.residency.models.values()
-        assert self.residency.used_bytes == sum(model.charged_bytes for model in models)
-        assert all(model.charged_bytes == 0 for model in models if model.phase is ResidencePhase.COLD)
+        for budget in LIMITS:
+            assert self.residency.used[budget] == sum(model.charged.get(budget, 0) for model in models)
+        assert all(not model.charged for model in models if model.phase is ResidencePhase.COLD)
         for phase in ResidencePhase:
             assert self.residency.count(phase) == sum(model.phase is phase for model in models)
         if not self.exceeds:
-            assert self.residency.used_bytes <= self.residency.budget_bytes
+            assert all(self.residency.used[budget] <= limit for budget, limit in LIMITS.items())
 
     def teardown(self) -> None:
         """Every load that waits is admitted at last, when nothing keeps its room."""
@@ -340,8 +447,13 @@ class OnDemand(RuleBasedStateMachine):
             for name in waiting:
                 room = self.residency.room(name, self.uses, self.now_s)
                 self.evict(room.victims)
+                if room.refusal:
+                    self.residency.failed(name, room.refusal, self.now_s)
                 if room.is_admitted:
-                    self.residency.loaded(name, SIZES[name] << 16, self.now_s)
+                    for member in self.residency.models[name].members:
+                        if self.residency.models[member].phase is ResidencePhase.COLD:
+                            self.residency.loaded(member, amounts_of(member), self.now_s, is_protected=False)
+                    self.residency.loaded(name, amounts_of(name), self.now_s)
         raise AssertionError(f"{waiting} wait without end")
 
 

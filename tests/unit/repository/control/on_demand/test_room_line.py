@@ -10,6 +10,7 @@ import pytest
 
 from naiad.config.load_policy import LoadPolicy
 from naiad.repository.control.on_demand import room_line
+from naiad.repository.control.on_demand.memory.budgets import HOST
 from naiad.repository.control.on_demand.residency import Residency
 from naiad.repository.control.on_demand.room_line import RoomLine
 
@@ -22,7 +23,7 @@ class Scene:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.residency = Residency(1 << 20)
+        self.residency = Residency({HOST: 1 << 20})
         self.line = RoomLine(self.lock, self.changed, self.residency)
         self.looks: Counter[str] = Counter()
         self._has_ended = False
@@ -90,6 +91,6 @@ def test_next_load_wakes_when_it_is_first(scene: Scene) -> None:
 def test_all_look_while_the_first_is_stuck(scene: Scene) -> None:
     with scene.waiting():
         with scene.lock:
-            scene.residency.is_stuck = True
+            scene.residency._stuck.add("a")
             scene.line.notify()
         scene.until(lambda: all(scene.looks[name] == 2 for name in NAMES))

@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Collection, Mapping
-
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter
+from typing import Protocol
 
 _IMPORTED_MODULES = 20
-"""A load that imports more modules than this has loaded the library of a backend as well."""
+"""More than a model imports itself."""
 _LIBRARY_SHARE = 2
 _LIBRARY_BYTES = 8 << 20
-"""Such a load counts for the model at most this multiple of its files, and these bytes."""
+"""A load with a library counts for the model at most this multiple of its files, and these bytes."""
 _LEAST_GROWTH_BYTES = 16 << 20
 _GROWTH_SHARE = 20
 """Growth of the process counts beyond this, and beyond this fraction of the budget: one part in twenty."""
@@ -21,11 +20,21 @@ _LEAST_SHARE = 2
 """A model counts at least half of its files: the heap may have had room that an earlier model has left."""
 
 
-class ModelSizes:
-    """The bytes of this process that each loaded model has. Not thread-safe; the caller holds a lock."""
+class OwnMemory(Protocol):
+    """Knows the memory that this process has, of the host or of a GPU."""
 
-    def __init__(self, meter: MemoryMeter) -> None:
-        self.meter = meter
+    def own_bytes(self) -> int:
+        """Return it in bytes."""
+
+
+class ModelSizes:
+    """The bytes of this process that each loaded model has, of one kind of memory.
+
+    Not thread-safe; the caller holds a lock.
+    """
+
+    def __init__(self, meter: OwnMemory) -> None:
+        self._meter = meter
         self.own_bytes: dict[str, int] = {}
         """The part of each loaded model in this process, without its workers."""
         self._measured_bytes: dict[str, int] = {}
@@ -37,17 +46,17 @@ class ModelSizes:
         """The memory of the process without models; -1 before the first load."""
 
     def note_loads(
-        self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, imported_count: int
+        self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, *, brings_library: bool = False
     ) -> None:
         """Note models that were loaded together: the growth is split as their estimated sizes are.
 
         `grown_bytes`: None for a load that could not be measured. It counts as it did before, or as its files let
-        expect from the loads that were measured.
+        expect from the loads that were measured. `brings_library`: the growth has what later models need no more.
         """
         if self._base_bytes < 0:
             self._base_bytes = begin_bytes
         total = sum(estimates.values())
-        if grown_bytes is not None and imported_count > _IMPORTED_MODULES:
+        if grown_bytes is not None and brings_library:
             model_bytes = min(grown_bytes, total * _LIBRARY_SHARE + _LIBRARY_BYTES)
             self._base_bytes += grown_bytes - model_bytes
             grown_bytes = model_bytes
@@ -62,6 +71,11 @@ class ModelSizes:
                 self._measured_bytes[key] = size_bytes
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
+
+    def assume(self, key: str, size_bytes: int) -> None:
+        """Note a model whose memory cannot be read."""
+        self.own_bytes[key] = self._measured_bytes.get(key, size_bytes)
+        self._most_bytes[key] = max(size_bytes, self.own_bytes[key]) * _MOST_GROWTH
 
     def note_others(self, grown_bytes: int) -> None:
         """Note what a load has added to the process that brought no model on demand: it is none of their growth."""
@@ -96,7 +110,7 @@ class ModelSizes:
         total = sum(sizes.values())
         if not total:
             return ()
-        excess_bytes = self.meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values())
+        excess_bytes = self._meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values())
         if excess_bytes < max(_LEAST_GROWTH_BYTES, budget_bytes // _GROWTH_SHARE):
             return ()
         for key, size_bytes in sizes.items():
@@ -107,3 +121,8 @@ class ModelSizes:
 def imported_modules() -> int:
     """Return the number of imported modules."""
     return len(sys.modules)
+
+
+def is_library(imported_count: int) -> bool:
+    """Return whether a load that has imported a number of modules has loaded the library of a backend as well."""
+    return imported_count > _IMPORTED_MODULES

@@ -4,9 +4,10 @@ import mmap
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.repository.control.on_demand.memory.device_meter import DeviceMeter, DeviceReadings
 from naiad.telemetry.process_resources import read_resident_bytes
 from naiad.telemetry.trim_pace import heap_trims
 
@@ -21,6 +22,8 @@ class LoadMeasure:
     begin_bytes: int
     grown_bytes: int | None = None
     """None while it loads, and if another load or an unload was in progress: their part cannot be separated."""
+    devices_before: DeviceReadings = field(default_factory=dict)
+    devices_after: DeviceReadings = field(default_factory=dict)
 
 
 class MemoryMeter:
@@ -30,10 +33,12 @@ class MemoryMeter:
         self,
         read_bytes: Callable[[], int] = read_resident_bytes,
         return_freed: Callable[[], object] = heap_trims.settle,
+        devices: DeviceMeter | None = None,
     ) -> None:
         """`return_freed` returns freed memory to the system, which otherwise counts as used."""
         self._read_bytes = read_bytes
         self.return_freed = return_freed
+        self.devices = devices or DeviceMeter()
         self._lane = threading.Lock()
         self._lock = threading.Lock()
         self._others = 0
@@ -51,9 +56,10 @@ class MemoryMeter:
             with self._lock:
                 is_alone, others_begun = not self._others, self._others_begun
             self.return_freed()
-            found = LoadMeasure(self._read_bytes())
+            found = LoadMeasure(self._read_bytes(), devices_before=self.devices.read())
             yield found
             self.return_freed()
+            found.devices_after = self.devices.read()
             with self._lock:
                 is_alone = is_alone and others_begun == self._others_begun
             if is_alone:

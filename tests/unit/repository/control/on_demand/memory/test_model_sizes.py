@@ -2,8 +2,8 @@
 
 import os
 
-from naiad.repository.control.on_demand.memory_meter import MemoryMeter, workers_bytes
-from naiad.repository.control.on_demand.model_sizes import ModelSizes
+from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter, workers_bytes
+from naiad.repository.control.on_demand.memory.model_sizes import ModelSizes
 from naiad.repository.control.on_demand.reloads import Reloads
 
 MB = 1 << 20
@@ -38,31 +38,31 @@ def test_memory_freed_by_a_load_is_not_counted() -> None:
 def test_unmeasured_load_counts_as_before_or_learned() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
     for number in range(100):
-        sizes.note_loads({f"m{number}": MB}, 0, 3 * MB, imported_count=0)
+        sizes.note_loads({f"m{number}": MB}, 0, 3 * MB)
     sizes.leave("m0")
-    sizes.note_loads({"m0": MB, "new": 2 * MB}, 0, None, imported_count=0)
+    sizes.note_loads({"m0": MB, "new": 2 * MB}, 0, None)
     assert sizes.own_bytes["m0"] == 3 * MB
     assert abs(sizes.own_bytes["new"] - 6 * MB) < MB // 100
 
 
 def test_library_does_not_count_for_the_first_model() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
-    sizes.note_loads({"a": MB}, 100 * MB, 60 * MB, imported_count=100)
+    sizes.note_loads({"a": MB}, 100 * MB, 60 * MB, brings_library=True)
     assert sizes.own_bytes == {"a": 10 * MB}
-    sizes.note_loads({"b": MB}, 160 * MB, 2 * MB, imported_count=0)
+    sizes.note_loads({"b": MB}, 160 * MB, 2 * MB)
     assert sizes.own_bytes["b"] == 2 * MB
 
 
 def test_load_into_freed_memory_counts_half() -> None:
     sizes = ModelSizes(MemoryMeter(lambda: 0))
-    sizes.note_loads({"a": 4 * MB}, 0, 0, imported_count=0)
+    sizes.note_loads({"a": 4 * MB}, 0, 0)
     assert sizes.own_bytes == {"a": 2 * MB}
 
 
 def test_growth_is_charged_to_active_models() -> None:
     resident = [100 * MB]
     sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
-    sizes.note_loads({"a": 10 * MB, "b": 30 * MB}, 100 * MB, 40 * MB, imported_count=0)
+    sizes.note_loads({"a": 10 * MB, "b": 30 * MB}, 100 * MB, 40 * MB)
     resident[0] = 140 * MB
     assert not sizes.note_growth(["a", "b"], 0)
     resident[0] = 160 * MB
