@@ -4,7 +4,6 @@ Independent of frameworks: a backend reads a `ModelSignature` from its model. Me
 to change.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,17 +37,15 @@ class TensorSignature:
     """
     type_name: str = ""
     """The type as the framework writes it, for messages: `seq(tensor(float))`."""
+    shape: Shape = field(init=False, repr=False, compare=False)
+    """The dimensions with -1 for those that are free, and for 0, which a configuration cannot express.
 
-    @property
-    def shape(self) -> Shape:
-        """The dimensions with -1 for those that are free, and for 0, which a configuration cannot express."""
-        return _shape_of(self.dims or ())
+    The checks of a load ask for it six times for each tensor.
+    """
 
-
-@functools.lru_cache(maxsize=1024)
-def _shape_of(dims: tuple[int | str | None, ...]) -> Shape:
-    """Return the shape of dimensions; the checks of a load ask for it six times for each tensor."""
-    return tuple(dim if isinstance(dim, int) and dim > 0 else -1 for dim in dims)
+    def __post_init__(self) -> None:
+        shape = tuple(dim if isinstance(dim, int) and dim > 0 else -1 for dim in self.dims or ())
+        object.__setattr__(self, "shape", shape)
 
 
 @dataclass(frozen=True, slots=True)

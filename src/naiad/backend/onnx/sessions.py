@@ -3,6 +3,7 @@
 All CPU instances share one, so the weights are in memory once; those on other cores, or on a GPU, have another.
 """
 
+import functools
 import logging
 import re
 import threading
@@ -286,7 +287,10 @@ def read_signature(session: Any) -> ModelSignature:
 
 
 def _tensors(arguments: Sequence[Any]) -> dict[str, TensorSignature]:
-    return {
-        each.name: TensorSignature(each.name, DATATYPES.get(each.type), tuple(each.shape or ()), each.type)
-        for each in arguments
-    }
+    return {each.name: _tensor(each.name, each.type, tuple(each.shape or ())) for each in arguments}
+
+
+@functools.lru_cache(maxsize=1024)
+def _tensor(name: str, type_name: str, dims: tuple[int | str | None, ...]) -> TensorSignature:
+    """Return the signature of a tensor; models of one kind share it."""
+    return TensorSignature(name, DATATYPES.get(type_name), dims, type_name)

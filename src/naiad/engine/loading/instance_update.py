@@ -28,8 +28,8 @@ class InstanceUpdate:
         self._config = config
         self._instances = list(kept)
         self._created: list[Instance] = []
-        self.completed_fields: Sequence[str] = ()
-        """The names for `Served`, if the update is committed."""
+        self.written_config: ModelConfig | None = None
+        """The configuration as its author wrote it, for `Served` if the update is committed."""
 
     def create(
         self,
@@ -56,7 +56,7 @@ class InstanceUpdate:
         created = iter(self._created)
         instances = [next(created) if instance is None else instance for instance in self._instances]
         self._served.config = self._config
-        self._served.completed_fields = self.completed_fields
+        self._served.written_config = self.written_config
         return self._model.change_instances(instances, self._config)
 
     def discard(self) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, normalize
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
@@ -156,6 +157,16 @@ def inspected_files(entry: ModelEntry, versions: Sequence[int]) -> list[str]:
         raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error
 
 
+class PreparedConfig(NamedTuple):
+    """A configuration with file names and defaults filled in."""
+
+    config: ModelConfig
+    unsupported_reason: InferError | None
+    """The error of its versions, which Triton finds only when it loads them."""
+    has_warnings: bool
+    """Whether the log has something about it."""
+
+
 def prepare_config(
     parsed: ParsedConfig,
     entry: ModelEntry,
@@ -163,7 +174,7 @@ def prepare_config(
     known_backends: Collection[str],
     *,
     auto_complete: bool = True,
-) -> tuple[ModelConfig, InferError | None]:
+) -> PreparedConfig:
     """Return the configuration with file names and defaults filled in, and the error of its versions.
 
     With `auto_complete`, inputs and outputs may still be missing, and mistakes in the tensors of a model that is
@@ -176,11 +187,11 @@ def prepare_config(
     errors = errors_of(problems)
     late = () if is_ensemble(config) else _WHILE_LOADING if auto_complete else _IN_ANY_CASE_WHILE_LOADING
     if errors and all(problem.path.startswith(late) for problem in errors):
-        return config, problems_error(problems)
+        return PreparedConfig(config, problems_error(problems), has_warnings=False)
     raise_problems(problems)
     for problem in problems:
         _log.warning("model '%s': %s", entry.name, problem)
-    return config, None
+    return PreparedConfig(config, None, has_warnings=bool(problems))
 
 
 def finish_config(

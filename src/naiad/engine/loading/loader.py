@@ -9,19 +9,18 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
-from naiad.config.autofill import NO_VERSION, completed_fields, is_ensemble
-from naiad.config.backends import PYTHON_RUNTIME, canonical_name
+from naiad.config.backends import canonical_name
 from naiad.config.changes.configuration_changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
+from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.tensors.features import ensemble_features, write_features
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.environment.ports import InferencePort, Loop
-from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
+from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.model import IndexEntry
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.cached_model import CachedModel
@@ -30,11 +29,10 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
 from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
+from naiad.engine.loading.configurations import Configurations
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
     finish_config,
-    inspected_files,
-    prepare_config,
     read_config,
     read_labels,
     read_profile,
@@ -108,12 +106,14 @@ class ModelLoader:
         `remote` reaches models of other servers.
         """
         limits = limits or LoadLimitOptions().resolved(memory_bytes=_UNKNOWN_MEMORY_BYTES, cores=usable_cores)
-        self._budget = LoadBudget(limits)
         self._loop = loop
         self._backends = backends
         self._usable_cores = usable_cores
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
+        self._configurations = Configurations(
+            backends, LoadBudget(limits), self._settings, auto_complete=auto_complete
+        )
         self._router = router
         self._index = index
         self._wrap = wrap
@@ -147,35 +147,8 @@ class ModelLoader:
 
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig, record: FoundRecord) -> ModelPlan:
         versions, rollout = self._choice.choose(entry, parsed.config.version_policy, record)
-        config, unsupported_reason = prepare_config(
-            parsed,
-            entry,
-            inspected_files(entry, versions),
-            self._backends.names(),
-            auto_complete=self._auto_complete,
-        )
-        config.runtime = config.runtime or self._backends.runtime_of(config.backend)
-        # Triton: only a valid configuration is compared with the version directories.
-        if not versions:
-            raise UnloadableError(
-                ErrorCode.INVALID_ARG,
-                f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
-                f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
-            )
-        excess = self._excess(config, len(versions))
-        if excess is not None:
-            # The model is there and its configuration can be read: it counts as one that cannot be loaded.
-            raise UnloadableError(excess.code, excess.message)
+        config, unsupported_reason = self._configurations.prepare(parsed, entry, versions)
         return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason, rollout=rollout)
-
-    def _excess(self, config: ModelConfig, version_count: int) -> InferError | None:
-        """Return the error of a configuration that asks for more than the budget of a load."""
-        has_processes = (
-            canonical_name(config.backend) == "python"
-            or config.runtime == PYTHON_RUNTIME
-            or (not is_ensemble(config) and is_isolated(config, self._settings(config)))
-        )
-        return self._budget.excess(config, version_count=version_count, has_processes=has_processes)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
@@ -201,7 +174,7 @@ class ModelLoader:
             served = self._cached(served)
         if self._wrap is not None:
             served = self._wrap(plan, served)
-        served.completed_fields = completed_fields(_written(plan), served.config)
+        served.written_config = _written(plan)
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
@@ -221,15 +194,14 @@ class ModelLoader:
         backend = self._backends.get_for(config, plan.entry.name, self._settings(config))
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
-        config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
-        self._check_budget(config, plan)
+        config = self._finish(plan, config, config, count, self._usable_gpus(backend, config))
         # The resources of instances are fixed when a version is loaded.
         is_limited = self._resources is not None and needs_resources(config)
         kept = None if is_limited else kept_instances(model, config)
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
-        update.completed_fields = completed_fields(_written(plan), config)
+        update.written_config = _written(plan)
         update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
 
@@ -346,15 +318,19 @@ class ModelLoader:
         completed = backend.auto_complete(context) if self._auto_complete else plan.config
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
-        config = finish_config(plan.config, completed, plan.source, count, gpus)
-        self._check_budget(config, plan)
-        return replace(context, config=config)
+        return replace(context, config=self._finish(plan, plan.config, completed, count, gpus))
 
-    def _check_budget(self, config: ModelConfig, plan: ModelPlan) -> None:
-        """Raise InferError if a complete configuration, with the counts that backends choose, asks for too much."""
-        excess = self._excess(config, len(plan.versions))
-        if excess is not None:
-            raise excess
+    def _finish(
+        self, plan: ModelPlan, config: ModelConfig, completed: ModelConfig, instance_count: int, gpu_count: int
+    ) -> ModelConfig:
+        return self._configurations.finish(
+            config,
+            completed,
+            plan.source,
+            instance_count=instance_count,
+            gpu_count=gpu_count,
+            version_count=len(plan.versions),
+        )
 
     def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
         """Return the number of usable GPUs. Raises InferError if instances require one and none is usable."""
@@ -372,6 +348,8 @@ class ModelLoader:
 
     def _settings(self, config: ModelConfig) -> Mapping[str, str]:
         """Return the settings of a model's backend alone, under its name or the alias in the configuration."""
+        if not self._backend_config:
+            return {}
         names = (canonical_name(config.backend), config.backend)
         return {key: text for name in names for key, text in self._backend_config.get(name, {}).items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
+from naiad.config.autofill import completed_fields
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.model import AdaptiveState
@@ -42,8 +43,8 @@ class Served(abc.ABC):
         self.is_decoupled = is_decoupled
         self.load_duration_ns = 0
         """Set by the loader."""
-        self.completed_fields: Sequence[str] = ()
-        """Fields of the configuration that are not in config.pbtxt; set by the loader."""
+        self.written_config: ModelConfig | None = None
+        """The configuration as its author wrote it; set by the loader."""
         self._token_counter: TokenCounter | None = None
         self._labels: Mapping[str, Sequence[str]] = labels or {}
 
@@ -51,6 +52,11 @@ class Served(abc.ABC):
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels."""
         return self._labels
+
+    @property
+    def completed_fields(self) -> Sequence[str]:
+        """Fields of the configuration that are not in config.pbtxt."""
+        return [] if self.written_config is None else completed_fields(self.written_config, self.config)
 
     @property
     def token_counter(self) -> TokenCounter | None:

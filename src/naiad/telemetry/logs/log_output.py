@@ -1,6 +1,7 @@
 """Log output: Triton's line formats and tables, and a handler that never blocks its caller."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -21,9 +22,13 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029]")
 """Characters besides those that JSON escapes with which a text would control a terminal or begin a line."""
 
 
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode
+"""As `json.dumps`, which makes an encoder for each text that is not in ASCII alone."""
+
+
 def escaped_json(value: object) -> str:
     """Return a value as JSON on one line; no character of it controls a terminal."""
-    line = json.dumps(value, ensure_ascii=False)
+    line = _encode_json(value)
     return line if line.isprintable() else _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
@@ -36,7 +41,13 @@ def utc_time(epoch_s: float) -> str:
     """Return a time in UTC as ISO 8601 with microseconds: `2024-05-20T20:03:25.829575Z`."""
     # One rounding for both parts: 1.9999996 s is second 2, not second 1 with 1000000 us.
     seconds, microseconds = divmod(round(epoch_s * 1_000_000), 1_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{microseconds:06d}Z"
+    return f"{_utc_second(seconds)}.{microseconds:06d}Z"
+
+
+@functools.lru_cache(maxsize=4)
+def _utc_second(seconds: int) -> str:
+    """Return a second; many lines of a log share it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class JsonFormatter(logging.Formatter):

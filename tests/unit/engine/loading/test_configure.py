@@ -71,19 +71,19 @@ def test_missing_file_needs_auto_complete(tmp_path: Path) -> None:
 def test_bare_file_brings_what_is_known_of_it(tmp_path: Path) -> None:
     (tmp_path / "resnet.onnx").write_bytes(b"")
     entry = open_path(tmp_path / "resnet.onnx").open_model("resnet")
-    config, _ = prepare_config(read_config(entry, required=False), entry, ["resnet.onnx"], BACKENDS)
+    config = prepare_config(read_config(entry, required=False), entry, ["resnet.onnx"], BACKENDS).config
     assert (config.name, config.backend, config.default_model_filename) == ("resnet", "onnxruntime", "resnet.onnx")
 
 
 def test_file_names_determine_the_backend(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, None)
-    config, _ = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS)
+    config = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS).config
     assert (config.name, config.backend) == ("m", "python")
 
 
 def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, '\nbackend: "pythn"\n')
-    _, unsupported_reason = prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    unsupported_reason = prepare_config(read_config(entry, required=False), entry, [], BACKENDS).unsupported_reason
     assert unsupported_reason is not None
     assert unsupported_reason.message.startswith(
         "unable to find backend library for backend 'pythn', try specifying runtime"
@@ -95,7 +95,7 @@ def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
 def test_finish_keeps_completed_fields_and_adds_instances(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity"')
     parsed = read_config(entry, required=False)
-    config, _ = prepare_config(parsed, entry, [], BACKENDS)
+    config = prepare_config(parsed, entry, [], BACKENDS).config
     completed = ModelConfig()
     completed.CopyFrom(config)
     completed.max_batch_size = 8
@@ -115,7 +115,7 @@ def test_finish_keeps_completed_fields_and_adds_instances(tmp_path: Path) -> Non
 def test_finish_refuses_a_model_that_stays_incomplete(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity" input [ { name: "A" } ]')
     parsed = read_config(entry, required=False)
-    config, _ = prepare_config(parsed, entry, [], BACKENDS)
+    config = prepare_config(parsed, entry, [], BACKENDS).config
     with pytest.raises(InferError) as caught:
         finish_config(config, config, parsed, default_instance_count=1)
     assert caught.value.code is ErrorCode.INVALID_ARG
@@ -135,7 +135,7 @@ def test_mistakes_that_triton_finds_when_it_loads(tmp_path: Path, config: str, i
     entry = make_entry(tmp_path, config)
     parsed = read_config(entry, required=False)
     try:
-        _, error = prepare_config(parsed, entry, [], BACKENDS)
+        error = prepare_config(parsed, entry, [], BACKENDS).unsupported_reason
         is_found_by_loading = True
     except InferError as raised:
         error, is_found_by_loading = raised, False

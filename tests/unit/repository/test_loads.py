@@ -1,0 +1,65 @@
+"""The time limits of loads: one thread for all of them."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from naiad.backend.load_stop import LoadStop
+from naiad.repository.loads import LoadDeadlines
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.002)
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "load-deadlines"]
+
+
+def test_only_late_loads_have_to_end() -> None:
+    deadlines = LoadDeadlines(0.05)
+    stops = [LoadStop() for _ in range(3)]
+    for number, stop in enumerate(stops):
+        deadlines.begin(number, stop)
+    deadlines.end(1)
+    wait_until(lambda: stops[0].is_requested and stops[2].is_requested)
+    assert stops[0].reason == "the load took longer than --max-load-seconds=0.05"
+    assert not stops[1].is_requested
+    wait_until(lambda: not watchers())
+    # A load after the end of the thread has a limit too.
+    late = LoadStop()
+    deadlines.begin("late", late)
+    wait_until(lambda: late.is_requested)
+
+
+def test_loads_share_one_thread() -> None:
+    deadlines = LoadDeadlines(0.2)
+    for number in range(50):
+        deadlines.begin(number, LoadStop())
+        deadlines.end(number)
+    assert len(watchers()) == 1
+    wait_until(lambda: not watchers())
+
+
+def test_no_limit_needs_no_thread() -> None:
+    LoadDeadlines(0.0).begin(1, LoadStop())
+    assert not watchers()
+
+
+def test_load_that_gets_no_thread_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    deadlines = LoadDeadlines(0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            deadlines.begin(1, LoadStop())
+    stop = LoadStop()
+    deadlines.begin(2, stop)
+    wait_until(lambda: stop.is_requested)
