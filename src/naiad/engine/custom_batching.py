@@ -260,7 +260,7 @@ def read_strategy(context: ModelContext) -> PythonStrategy | None:
 def _found_file(context: ModelContext) -> Path | None:
     for directory in (context.version_dir, context.model_dir):
         # Not `Path.is_file`: an exception for each of four files that hardly any model has is a tenth of its load.
-        path, library = os.path.join(directory, FILE), os.path.join(directory, _LIBRARY)
+        path, library = f"{directory}/{FILE}", f"{directory}/{_LIBRARY}"
         if os.access(path, os.F_OK) and os.path.isfile(path):
             return Path(path)
         if os.access(library, os.F_OK) and os.path.isfile(library) and context.config.HasField("dynamic_batching"):

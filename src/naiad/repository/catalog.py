@@ -23,6 +23,7 @@ from naiad.core.errors import (
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
+from naiad.repository.load_pool import LoadPool
 from naiad.repository.loads import PreparedVersion, VersionLoads, reason_of, status_of, stop_version, traceback_of
 from naiad.repository.model_plan import ModelPlan, VersionLoader, by_dependency
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
@@ -212,7 +213,7 @@ class Catalog(Generic[V]):
         unreadable repository. The failure of a single model is logged and kept as the reason of its state.
         """
         entries, all_loaded = self._discover()
-        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
+        with LoadPool(self._load_thread_count, "load") as pool:
             plans = [plan for plan in map(self._plan, entries) if plan is not None]
             all_loaded = all_loaded and len(plans) == len(entries)
             plans = [plan for plan in plans if not defers(plan)]
@@ -220,7 +221,7 @@ class Catalog(Generic[V]):
                 loads = [(plan, self._begin_load(pool, plan)) for plan in group]
                 for plan, futures in loads:
                     try:
-                        self._finish_load(plan, futures)
+                        self._finish_load(plan, futures, pool)
                     except InferError:
                         all_loaded = False
         trim_heap()
@@ -242,9 +243,9 @@ class Catalog(Generic[V]):
         """
         self._loads.check_deserted(plan.entry.key)
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
-        pool = ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load")
+        pool = LoadPool(self._load_thread_count, "load")
         try:
-            return self._finish_load(plan, self._begin_load(pool, plan, kept, counts=counts, stop=stop))
+            return self._finish_load(plan, self._begin_load(pool, plan, kept, counts=counts, stop=stop), pool)
         finally:
             pool.shutdown(wait=False)
             heap_trims.request()
@@ -339,7 +340,7 @@ class Catalog(Generic[V]):
 
     def _begin_load(
         self,
-        pool: ThreadPoolExecutor,
+        pool: LoadPool,
         plan: ModelPlan,
         kept: Mapping[int, V] | None = None,
         *,
@@ -349,14 +350,16 @@ class Catalog(Generic[V]):
         self._lifecycle.begin_load(plan.entry.key, plan.versions, counts=counts)
         return self._loads.begin(pool, plan, kept, stop=stop)
 
-    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[PreparedVersion[V]]]") -> Replaced:
+    def _finish_load(
+        self, plan: ModelPlan, futures: "Mapping[int, Future[PreparedVersion[V]]]", pool: LoadPool
+    ) -> Replaced:
         """Wait for the versions of one model, put them in place and return the replaced ones. Raises InferError."""
         name = plan.entry.key
         loaded: dict[int, PreparedVersion[V]] = {}
         failures = ""
         for version, future in futures.items():
             try:
-                loaded[version] = self._loads.result(name, future)
+                loaded[version] = self._loads.result(name, future, pool.add_thread_if_slow)
             except Exception as error:
                 reason = status_of(error)
                 self._count_failure()

@@ -77,6 +77,11 @@ class _Model(Generic[V]):
         self.versions: dict[int, _Version[V]] = {}
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a version is ready."""
+        return any(version.state is ModelState.READY for version in self.versions.values())
+
+    @property
     def has_failed(self) -> bool:
         """Whether it makes a server unready that needs all its models."""
         if not self.versions:
@@ -177,11 +182,9 @@ class Lifecycle(Generic[V]):
 
         Only that model is checked: with a thousand models, checking all on every change takes minutes.
         """
-        rows = self._rows_of(name) if name in self._models else []
-        for names, belongs in (
-            (self._ready, any(row.state is ModelState.READY for row in rows) or self._is_answerable(name)),
-            (self._failed, name in self._models and self._models[name].has_failed),
-        ):
+        model = self._models.get(name)
+        is_ready = model is not None and (model.is_ready or self._is_answerable(name))
+        for names, belongs in ((self._ready, is_ready), (self._failed, model is not None and model.has_failed)):
             if belongs:
                 names.add(name)
             else:
@@ -189,9 +192,10 @@ class Lifecycle(Generic[V]):
         self._is_ready = self._ready_rule.holds(self._ready, bool(self._failed))
         has_namespace = isinstance(name, ModelKey)
         if published or has_namespace:
-            versions = self._models[name].versions if name in self._models else {}
+            versions = {} if model is None else model.versions
             loaded = {n: v.loaded for n, v in versions.items() if v.loaded is not None}
-            if loaded or (has_namespace and any(row.is_wanted for row in rows)):
+            rows = self._rows_of(name) if has_namespace and model is not None else ()
+            if loaded or any(row.is_wanted for row in rows):
                 self._published[name] = loaded
             else:
                 self._published.pop(name, None)

@@ -254,7 +254,7 @@ def model_path(context: ModelContext) -> Path:
     Raises InferError(INVALID_ARG) when it is not there.
     """
     path = context.version_dir / _filename(context)
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     # Triton: a model with external data is a directory of the same name.
     inner = path / "model.onnx" if path.is_dir() else path

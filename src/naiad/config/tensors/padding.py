@@ -106,6 +106,8 @@ class Padding:
 
 def read_padding(config: ModelConfig) -> Padding | None:
     """Return the padding in a valid configuration; None for a model without padding."""
+    if not config.parameters:
+        return None  # Most models: a load asks six times.
     keys = {tensor.name: PAD_PREFIX + tensor.name for tensor in config.input}
     inputs = {
         tensor.name: parse_input_padding(tensor, config.parameters[keys[tensor.name]].string_value)
