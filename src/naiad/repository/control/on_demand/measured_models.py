@@ -193,7 +193,19 @@ class MeasuredModels(Generic[V]):
             grown.update(self._devices.note_growth(active, self._settings.budgets, readings))
         for key in grown:
             self._residency.resize(key, self._amounts(key, sizes.get(key, 0)))
+        self._note_unexplained(has_workers=bool(sizes))
         self._swept_s = now_s
+
+    def _note_unexplained(self, *, has_workers: bool) -> None:
+        """Charge what the process has beyond the sizes of its models to all of them; the lock is held."""
+        residency, budget_bytes = self._residency, self._settings.budget_bytes
+        if not budget_bytes:
+            return
+        loading = residency.of_phase(ResidencePhase.LOADING)
+        loading_bytes = sum(residency.models[key].charged.get(HOST, 0) for key in loading)
+        unexplained_bytes = self._sizes.note_unexplained(loading_bytes, budget_bytes)
+        # What a model with workers is charged while it loads is not in this process.
+        residency.unexplained = {HOST: max(0, unexplained_bytes) if has_workers else unexplained_bytes}
 
     def _worker_ids(self, key: str) -> list[int]:
         versions = self._catalog.loaded_versions(key).values()

@@ -29,6 +29,8 @@ class Residency:
         """The first loads in the line that wait for models that cannot leave now."""
         self.used: Counter[str] = Counter()
         """What all models are charged, by budget."""
+        self.unexplained: Amounts = {}
+        """What there is besides, or less than that if negative; see `ModelSizes.note_unexplained`."""
         self._leaving: Counter[str] = Counter()
         """The part of it that models have which leave now."""
         self._counts: Counter[ResidencePhase] = Counter()
@@ -243,7 +245,8 @@ class Residency:
         missing: dict[str, int] = {}
         for budget, limit_bytes in self._limits.items():
             others_bytes = self.used[budget] - model.charged.get(budget, 0)
-            size_bytes = others_bytes + need.get(budget, 0) + ahead.get(budget, 0) - limit_bytes
+            asked_bytes = need.get(budget, 0) + ahead.get(budget, 0)
+            size_bytes = others_bytes + asked_bytes + self.unexplained.get(budget, 0) - limit_bytes
             if size_bytes > 0 and others_bytes and need.get(budget, 0):
                 missing[budget] = size_bytes
         return missing
@@ -313,7 +316,10 @@ class Residency:
 
     def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
         """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
-        excess = {each: self.used[each] - self._leaving[each] - self._limits[each] for each in self._limits}
+        excess = {
+            each: self.used[each] + self.unexplained.get(each, 0) - self._leaving[each] - limit_bytes
+            for each, limit_bytes in self._limits.items()
+        }
         return self._victims(excess, look, now_s, idle_only=True)
 
     def idle(self, uses: Uses, now_s: float) -> list[list[str]]:

@@ -15,6 +15,13 @@ _GROWTH_SHARE = 20
 _MOST_GROWTH = 4
 """A model counts at most this multiple of its size after its load: caches of the server are not the models."""
 
+_UNEXPLAINED_RATE = 0.25
+"""Weight of a look at what is unexplained: a load in progress has more memory for a moment than it will keep."""
+_MOST_UNEXPLAINED = 4
+_LEAST_UNEXPLAINED = 8
+"""It counts at most one part in four of the budget, and at least minus one part in eight: caches of the server are
+not the models, and pages that the system has taken for others come back."""
+
 _LEARNING_RATE = 0.2
 _LEAST_SHARE = 2
 """A model counts at least half of its files: the heap may have had room that an earlier model has left."""
@@ -44,6 +51,7 @@ class ModelSizes:
         """Learned: the growth of a load / the size of the files."""
         self._base_bytes = -1
         """The memory of the process without models; -1 before the first load."""
+        self._unexplained_bytes = 0.0
 
     def note_loads(
         self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, *, brings_library: bool = False
@@ -100,6 +108,22 @@ class ModelSizes:
         """Note that a model is on demand no more, or has other files."""
         self.leave(key)
         self._measured_bytes.pop(key, None)
+
+    def note_unexplained(self, loading_bytes: int, budget_bytes: int) -> int:
+        """Return what the process has grown by beyond the sizes of its models, averaged over some calls.
+
+        It is what models take when they execute for the first time, what is left between the pieces of the heap, and
+        what loads have for a moment: of models of 4 MB a tenth. The sizes of models do not have it, because most
+        loads and executions go on beside others. It is less than nothing if models take less than was measured.
+        `loading_bytes` is what models take that load now. Called about once a second.
+        """
+        if not self.has_begun:
+            return 0
+        excess_bytes = self._meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values()) - loading_bytes
+        most_bytes, least_bytes = budget_bytes // _MOST_UNEXPLAINED, -budget_bytes // _LEAST_UNEXPLAINED
+        bounded_bytes = min(most_bytes, max(least_bytes, excess_bytes))
+        self._unexplained_bytes += _UNEXPLAINED_RATE * (bounded_bytes - self._unexplained_bytes)
+        return int(self._unexplained_bytes)
 
     def note_growth(self, active: Collection[str], budget_bytes: int) -> Collection[str]:
         """Charge the growth of the process to the models that have executed; return those that have grown.
