@@ -406,6 +406,27 @@ def test_growth_by_pinned_models_is_not_charged(scenes: Callable[..., Scene]) ->
     assert models.used[HOST] == 2 * MB
 
 
+def test_growth_beside_loads_makes_models_leave(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(budget=10 * MB)
+    for name in ("a", "b", "c", "busy"):
+        scene.write(name, 2 * MB)
+    models = scene.open()
+    for name in ("a", "b", "c"):
+        assert scene.request(models, name) is None
+    oldest = scene.ready["a"][1]
+    for name in ("b", "c"):
+        scene.ready[name][1].last_s = scene.now_s + 1
+    scene.loader.may_load.clear()
+    models.ask("busy")
+    scene.loader.add(8 * MB)  # no model has it, because a load goes on meanwhile
+    for _ in range(40):
+        scene.now_s += 1
+        models.sweep()
+    assert oldest.is_stopping.wait(WAIT_S)
+    scene.loader.may_load.set()
+    assert scene.settled("busy") == [None]
+
+
 def test_unloaded_model_is_loaded_by_no_request(scenes: Callable[..., Scene]) -> None:
     scene = scenes(mode="explicit")
     scene.write("a")

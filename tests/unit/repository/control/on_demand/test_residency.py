@@ -58,6 +58,31 @@ def test_least_recently_used_model_leaves_first() -> None:
     assert residency.room("m2", dict, 6.0).is_admitted
 
 
+def test_unexplained_growth_takes_room() -> None:
+    residency = table()
+    load(residency, "m0")
+    residency.unexplained_bytes = 3 * MB
+    residency.ask("m1", 5.0)
+    room = residency.room("m1", lambda: {"m0": Use(1.0)}, 5.0)
+    assert (room.is_admitted, room.victims) == (False, [["m0"]])
+    residency.begin_eviction("m0")
+    residency.evicted("m0", 6.0)
+    assert residency.room("m1", dict, 6.0).is_admitted
+    residency.loaded("m1", 4 * MB, 6.0, is_protected=False)
+    residency.unexplained_bytes = 7 * MB
+    assert residency.excess({"m1": Use(1.0)}, 9.0) == [["m1"]]
+
+
+def test_models_smaller_than_measured_leave_room() -> None:
+    residency = table(11 * MB)
+    load(residency, "m0")
+    load(residency, "m1")
+    residency.ask("m2", 5.0)
+    assert not residency.room("m2", lambda: {"m0": Use(is_bound=True), "m1": Use(is_bound=True)}, 5.0).is_admitted
+    residency.unexplained_bytes = -MB
+    assert residency.room("m2", dict, 5.0).is_admitted
+
+
 def test_busy_model_leaves_after_idle_ones() -> None:
     residency = table()
     load(residency, "m0")

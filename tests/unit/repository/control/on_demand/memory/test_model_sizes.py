@@ -73,6 +73,26 @@ def test_growth_is_charged_to_active_models() -> None:
     assert sizes.own_bytes == {"a": 40 * MB, "b": 30 * MB}
 
 
+def test_unexplained_growth_is_averaged_and_bounded() -> None:
+    resident = [100 * MB]
+    sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
+    assert sizes.note_unexplained(0, 400 * MB) == 0
+    sizes.note_loads({"a": 10 * MB}, 100 * MB, 10 * MB, imported_count=0)
+    resident[0] = 130 * MB
+    assert sizes.note_unexplained(12 * MB, 400 * MB) == 2 * MB
+    for _ in range(40):
+        found = sizes.note_unexplained(0, 400 * MB)
+    assert abs(found - 20 * MB) < MB // 10
+    resident[0] = 900 * MB
+    for _ in range(60):
+        found = sizes.note_unexplained(0, 400 * MB)
+    assert abs(found - 100 * MB) < MB // 10
+    resident[0] = 0
+    for _ in range(60):
+        found = sizes.note_unexplained(0, 400 * MB)
+    assert abs(found + 50 * MB) < MB // 10
+
+
 def test_workers_count_with_their_whole_memory() -> None:
     assert workers_bytes([os.getpid()]) > MB
     assert workers_bytes([]) == 0
