@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, normalize
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
-from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.model_profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, parse_profile
 from naiad.config.naiad_parameters import read_adaptive_batching
@@ -23,6 +22,7 @@ from naiad.config.rollout.rollout_declaration import MAX_BYTES as MAX_ROLLOUT_BY
 from naiad.config.rollout.rollout_declaration import DeclaredRollout, parse_toml
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError, invalid_argument
+from naiad.repository.stores.known_texts import known_texts
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, read_file_text
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
         raise invalid_argument(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise invalid_argument(f"{path} is not UTF-8 text: {error}") from error
-    parsed = parse_pbtxt(text, str(path))
+    parsed = known_texts.parse(text, str(path))
     mistakes = errors_of(parsed.problems)
     if mistakes:
         raise invalid_argument("\n".join([f"failed to read text proto from {path}", *map(str, mistakes)]))

@@ -15,6 +15,7 @@ from naiad.core.errors import InferError, excerpt, invalid_argument, permission_
 from naiad.files.temporary import OwnDirectory
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.fingerprint import FileState
+from naiad.repository.stores.known_texts import known_texts
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs, read_file_text
 
 _FILE = "file:"
@@ -120,7 +121,7 @@ def config_of_files(entry: ModelEntry) -> ModelConfig:
         text = read_file_text(entry.config_path)
     except (OSError, UnicodeDecodeError):
         return ModelConfig()
-    return parse_pbtxt(text, str(entry.config_path)).config
+    return known_texts.parse(text, str(entry.config_path)).config
 
 
 def owner_config(entry: ModelEntry) -> ModelConfig:
