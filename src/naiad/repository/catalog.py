@@ -286,8 +286,9 @@ class Catalog(Generic[V]):
                 self._lifecycle.fail_model(name, DUPLICATE, counts=False)
             else:
                 unique[name] = found[0][1]
-        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
-            entries = [entry for entry in pool.map(self._open, unique, unique.values()) if entry is not None]
+        with LoadPool(self._load_thread_count, "open") as pool:
+            opened = pool.results([pool.submit(self._open, *each) for each in unique.items()])
+            entries = [entry for entry in opened if entry is not None]
         return entries, len(entries) == len(listings) and not look.unreadable
 
     def _open(self, name: str, listing: ModelListing) -> ModelEntry | None:

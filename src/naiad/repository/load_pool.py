@@ -4,22 +4,33 @@ Loads of small models are mostly Python, which one thread executes at a time: fu
 interpreter from it and from each other, and each change of the thread is several system calls. Loads of large models
 are work of a framework, or wait for a process, and several of them take less time together.
 
-Theory of operation: a thread takes one load after the other. The caller, who waits for the results, calls
-`add_thread_if_slow` while it does: if each thread has been at its load for `_LONG_S`, there is one more from then on.
+Theory of operation: a thread takes one load after the other. The caller calls
+`add_thread_if_slow` while it waits for the results: if each thread has been at its load for `_LONG_S`, there is one more from then on.
 A thread ends after a short load if another thread is at a short one too, and when no load is left.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as NotDoneError
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LONG_S = 0.02
 """After this a load counts as long; one of a small model takes 2 to 4 ms."""
+
+
+def ends_within(future: "Future[Any]", timeout_s: float) -> bool:
+    """Wait for a load; return whether it has ended in time. Raises CancelledError if it was cancelled."""
+    # `concurrent.futures.wait` takes five times as long, which a start with a thousand models feels.
+    try:
+        future.exception(timeout_s)
+    except NotDoneError:
+        return False
+    return True
 
 
 class LoadPool(Executor):
@@ -58,6 +69,13 @@ class LoadPool(Executor):
                 self._start_thread()
             except RuntimeError:
                 return  # the system has no more threads: those that are there go on
+
+    def results(self, futures: "Iterable[Future[_T]]") -> Iterator[_T]:
+        """Yield the results of submitted work as they come, in its order. Raises what the work raises."""
+        for future in futures:
+            while not ends_within(future, _LONG_S):
+                self.add_thread_if_slow()
+            yield future.result()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait until all loads have ended, if `wait`; with `cancel_futures` those that wait do not begin."""

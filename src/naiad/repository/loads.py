@@ -10,13 +10,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as NotDoneError
 from dataclasses import dataclass, replace
 from typing import Generic
 
 from naiad.backend.load_stop import LoadStop
 from naiad.core.errors import ErrorCode, InferError, cause_of, internal, unavailable
 from naiad.repository.lifecycle import LoadedVersion, V
+from naiad.repository.load_pool import ends_within
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader
 from naiad.telemetry.last_resort import report
 
@@ -171,10 +171,10 @@ class VersionLoads(Generic[V]):
         """
         stop = self._stops[name]
         while not stop.is_requested:
-            if _ends_within(future, _LOOK_S):
+            if ends_within(future, _LOOK_S):
                 return future.result()
             on_wait()
-        if _ends_within(future, _STOP_S):
+        if ends_within(future, _STOP_S):
             return future.result()
         if future.cancel():
             raise unavailable(stop.reason)
@@ -246,16 +246,6 @@ class VersionLoads(Generic[V]):
             # SystemExit of a model's module, for example: it would leave the version in LOADING, and end the server
             # where a task waits for the load.
             raise internal(cause_of(error)) from error
-
-
-def _ends_within(future: "Future[PreparedVersion[V]]", timeout_s: float) -> bool:
-    """Wait for a load; return whether it has ended in time. Raises CancelledError if it was cancelled."""
-    # `concurrent.futures.wait` takes five times as long, which a start with a thousand models feels.
-    try:
-        future.exception(timeout_s)
-    except NotDoneError:
-        return False
-    return True
 
 
 def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:

@@ -78,6 +78,18 @@ def test_long_loads_go_on_beside_each_other() -> None:
     assert max(most) == 3
 
 
+@pytest.mark.usefixtures("loads_are_long")
+def test_results_come_in_order_from_several_threads() -> None:
+    together = threading.Barrier(2)
+
+    def load(number: int) -> int:
+        together.wait(WAIT_S)
+        return number
+
+    with LoadPool(2, "load") as pool:
+        assert list(pool.results([pool.submit(load, number) for number in range(6)])) == list(range(6))
+
+
 def test_short_loads_pass_a_long_one(end: threading.Event) -> None:
     with LoadPool(2, "load") as pool:
         long = pool.submit(end.wait, WAIT_S)

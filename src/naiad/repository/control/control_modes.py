@@ -8,7 +8,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeAlias
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
@@ -20,6 +19,7 @@ from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.control.store_return import StoreReturn
 from naiad.repository.lifecycle import V
+from naiad.repository.load_pool import LoadPool
 from naiad.repository.stores.bare_files import nothing_to_serve
 from naiad.repository.stores.store import Store
 
@@ -231,5 +231,5 @@ def _load_each(controller: ModelController[V], on_demand: OnDemandModels[V] | No
             return False  # the reason is in the log
         return True
 
-    with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-        return all(list(pool.map(load_or_know, names)))
+    with LoadPool(_START_THREADS, "start") as pool:
+        return all(list(pool.results([pool.submit(load_or_know, name) for name in names])))

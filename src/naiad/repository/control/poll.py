@@ -27,6 +27,7 @@ from naiad.repository.control.reconcile import (
     reconcile,
 )
 from naiad.repository.lifecycle import V
+from naiad.repository.load_pool import LoadPool
 from naiad.repository.loads import reason_of
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
@@ -89,8 +90,8 @@ class PollTrigger(Generic[V]):
         if self._unreadable and not self._catalog.may_start_without(self._unreadable):
             raise internal("; ".join(self._unreadable.values()))
         self._acted.update(seen)
-        with ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="start") as pool:
-            found = list(pool.map(self._load, seen))
+        with LoadPool(_WORK_THREADS, "start") as pool:
+            found = list(pool.results([pool.submit(self._load, name) for name in seen]))
         self._thread.start()
         return all(found) and not has_problem and not self._unreadable
 

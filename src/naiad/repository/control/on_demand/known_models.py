@@ -1,5 +1,7 @@
 """What is known of models on demand while they are not loaded. Changed under the lock of `OnDemandModels`."""
 
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,13 +52,28 @@ class KnownModels:
 
 def directory_bytes(directory: Path) -> int:
     """Return the size of the files in a directory; a file that cannot be read counts nothing."""
-    if not directory.is_dir():
-        return _size(directory)
-    return sum(_size(path) for path in directory.rglob("*"))
+    total = 0
+    folders = [os.fspath(directory)]
+    while folders:
+        folder = folders.pop()
+        try:
+            # Not with pathlib, which takes as long as the rest of what is done for a model that is not loaded.
+            with os.scandir(folder) as children:
+                for child in children:
+                    if child.is_dir(follow_symlinks=False):
+                        folders.append(child.path)
+                    else:
+                        total += _size(child.path)
+        except NotADirectoryError:
+            total += _size(folder)
+        except OSError:
+            continue
+    return total
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return path.stat().st_size if path.is_file() else 0
+        status = os.stat(path)
     except OSError:
         return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

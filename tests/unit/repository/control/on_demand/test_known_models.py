@@ -38,3 +38,19 @@ def test_size_of_a_missing_directory_is_nothing(tmp_path: Path):
     assert directory_bytes(tmp_path / "nothing") == 0
     (tmp_path / "a").write_bytes(b"1234")
     assert directory_bytes(tmp_path) == directory_bytes(tmp_path / "a") == 4
+
+
+def test_size_counts_files_below_and_linked_files_once(tmp_path: Path):
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    (root / "a" / "b").mkdir(parents=True)
+    elsewhere.mkdir()
+    (root / "one").write_bytes(b"1")
+    (root / "a" / "b" / "deep").write_bytes(b"22")
+    (elsewhere / "weights").write_bytes(b"4444")
+    (root / "link").symlink_to(elsewhere / "weights")
+    (root / "nowhere").symlink_to(elsewhere / "missing")
+    # Not into linked directories, which may lead back here.
+    (root / "a" / "back").symlink_to(root)
+    assert directory_bytes(root) == 1 + 2 + 4
+    (tmp_path / "linked_root").symlink_to(root)
+    assert directory_bytes(tmp_path / "linked_root") == 1 + 2 + 4
