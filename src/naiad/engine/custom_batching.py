@@ -260,7 +260,8 @@ def read_strategy(context: ModelContext) -> PythonStrategy | None:
 def _found_file(context: ModelContext) -> Path | None:
     for directory in (context.version_dir, context.model_dir):
         # Not `Path.is_file`: an exception for each of four files that hardly any model has is a tenth of its load.
-        path, library = f"{directory}/{FILE}", f"{directory}/{_LIBRARY}"
+        folder = os.fspath(directory)
+        path, library = f"{folder}/{FILE}", f"{folder}/{_LIBRARY}"
         if os.access(path, os.F_OK) and os.path.isfile(path):
             return Path(path)
         if os.access(library, os.F_OK) and os.path.isfile(library) and context.config.HasField("dynamic_batching"):

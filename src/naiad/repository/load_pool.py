@@ -4,9 +4,9 @@ Loads of small models are mostly Python, which one thread executes at a time: fu
 interpreter from it and from each other, and each change of the thread is several system calls. Loads of large models
 are work of a framework, or wait for a process, and several of them take less time together.
 
-Theory of operation: a thread takes one load after the other. The caller calls
-`add_thread_if_slow` while it waits for the results: if each thread has been at its load for `_LONG_S`, there is one more from then on.
-A thread ends after a short load if another thread is at a short one too, and when no load is left.
+Theory of operation: a thread takes one load after the other. The caller calls `add_thread_if_slow` while it waits for
+the results: if each thread has been at its load for `_LONG_S`, there is one more from then on. A thread ends after a
+short load if another thread is at a short one too, and when no load is left.
 """
 
 import threading

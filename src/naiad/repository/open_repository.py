@@ -106,7 +106,8 @@ def _absence(path: Path) -> str:
 
 def _holds_versions(directory: Path) -> bool:
     """Distinguish a model's directory from a repository: it has version directories with a model file inside."""
-    versions = (c for c in directory.iterdir() if os.path.isdir(c) and c.name.isdigit())
+    names = [name for name in os.listdir(directory) if name.isdigit()]
+    versions = (directory / name for name in names if os.path.isdir(directory / name))
     return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())
 
 

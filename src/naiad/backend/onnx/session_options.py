@@ -109,6 +109,8 @@ class SessionPlan:
 
 def read_parameters(config: ModelConfig) -> dict[str, str]:
     """Return the model's parameters as text."""
+    if not config.parameters:
+        return {}
     return {name: parameter.string_value for name, parameter in config.parameters.items()}
 
 

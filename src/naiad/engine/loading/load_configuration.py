@@ -7,6 +7,7 @@ have the names of an output's classes, one per line.
 
 import hashlib
 import logging
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -43,8 +44,10 @@ def read_labels(config: ModelConfig, model_dir: Path) -> dict[str, Sequence[str]
 
 def read_profile(config: ModelConfig, model_dir: Path) -> ModelProfile | None:
     """Return what an analysis has learned about a model with adaptive batching; None if there is nothing usable."""
+    if read_adaptive_batching(config) is None:
+        return None
     path = model_dir / PROFILE_FILE
-    if read_adaptive_batching(config) is None or not path.is_file():
+    if not path.is_file():
         return None
     try:
         if path.stat().st_size > MAX_PROFILE_BYTES:
@@ -63,9 +66,10 @@ def read_rollout(entry: ModelEntry) -> DeclaredRollout | None:
 
     Raises InferError(INVALID_ARG) with every mistake in it, and if the model has no directory of the stable version.
     """
-    path = entry.model_dir / ROLLOUT_FILE
-    if entry.preset.default_model_filename or not path.exists():
+    # Not with pathlib: hardly any model has the file.
+    if entry.preset.default_model_filename or not os.path.exists(f"{entry.model_dir}/{ROLLOUT_FILE}"):
         return None
+    path = entry.model_dir / ROLLOUT_FILE
     try:
         if path.stat().st_size > MAX_ROLLOUT_BYTES:
             raise invalid_argument(f"{path} is larger than {MAX_ROLLOUT_BYTES} bytes")
@@ -152,7 +156,7 @@ def inspected_files(entry: ModelEntry, versions: Sequence[int]) -> list[str]:
             return []
         directory = found
     try:
-        return sorted(child.name for child in directory.iterdir())
+        return sorted(os.listdir(directory))
     except OSError as error:
         raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error
 

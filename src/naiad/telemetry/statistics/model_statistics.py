@@ -29,6 +29,8 @@ LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_outp
 
 _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
+_NO_FAILURES = dict.fromkeys(FailureReason, 0)
+"""Copied, because each reason is hashed by a call of Python."""
 RECENT_LIMIT = 32
 """Number of executed batches that are kept one by one."""
 
@@ -130,7 +132,7 @@ class ModelStatistics:
         self._cache_miss = [0, 0]
         self._fail_count = 0
         self._fail_ns = 0
-        self._failures = dict.fromkeys(FailureReason, 0)
+        self._failures = _NO_FAILURES.copy()
         self._cancelled = [0, 0]
         """Executing, waiting."""
         self._release_reasons: dict[str, int] = {}
