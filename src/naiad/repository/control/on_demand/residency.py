@@ -353,6 +353,8 @@ class Residency:
         kept = frozenset(keep).union(*(self._members_below(name) for name in keep))
         behind = frozenset(self._line).difference(keep, *map(self._before, keep))
         uses = look()
+        if not idle_only and self._is_hopeless(missing, uses):
+            return []  # others would leave again and again for a load that cannot begin
         groups: list[tuple[bool, float, list[str]]] = []
         for name, model in self.models.items():
             if model.phase is ResidencePhase.LOADED and _has_some(model.charged, missing):
@@ -361,6 +363,15 @@ class Residency:
                     is_busy = any(uses.get(each, IDLE).is_busy for each in group)
                     groups.append((is_busy, self._last_s(group, uses), group))
         return list(self._enough(missing, sorted(groups, key=lambda each: each[:2]), idle_only=idle_only))
+
+    def _is_hopeless(self, missing: Amounts, uses: Uses) -> bool:
+        """Return whether live sequences and streams keep so much that no eviction makes enough room now."""
+        bound = [name for name, use in uses.items() if use.is_bound and name in self.models]
+        kept = total_of([self.models[name].charged for name in bound])
+        return any(
+            self.used[budget] - self._leaving[budget] - kept.get(budget, 0) < size_bytes
+            for budget, size_bytes in missing.items()
+        )
 
     def _enough(
         self, missing: dict[str, int], groups: Sequence[tuple[bool, float, list[str]]], *, idle_only: bool
