@@ -61,16 +61,16 @@ def test_least_recently_used_model_leaves_first() -> None:
 def test_unexplained_growth_takes_room() -> None:
     residency = table()
     load(residency, "m0")
-    residency.unexplained_bytes = 3 * MB
+    residency.unexplained = {HOST: 3 * MB}
     residency.ask("m1", 5.0)
     room = residency.room("m1", lambda: {"m0": Use(1.0)}, 5.0)
     assert (room.is_admitted, room.victims) == (False, [["m0"]])
     residency.begin_eviction("m0")
     residency.evicted("m0", 6.0)
     assert residency.room("m1", dict, 6.0).is_admitted
-    residency.loaded("m1", 4 * MB, 6.0, is_protected=False)
-    residency.unexplained_bytes = 7 * MB
-    assert residency.excess({"m1": Use(1.0)}, 9.0) == [["m1"]]
+    residency.loaded("m1", {HOST: 4 * MB}, 6.0, is_protected=False)
+    residency.unexplained = {HOST: 7 * MB}
+    assert residency.excess(lambda: {"m1": Use(1.0)}, 9.0) == [["m1"]]
 
 
 def test_models_smaller_than_measured_leave_room() -> None:
@@ -79,7 +79,7 @@ def test_models_smaller_than_measured_leave_room() -> None:
     load(residency, "m1")
     residency.ask("m2", 5.0)
     assert not residency.room("m2", lambda: {"m0": Use(is_bound=True), "m1": Use(is_bound=True)}, 5.0).is_admitted
-    residency.unexplained_bytes = -MB
+    residency.unexplained = {HOST: -MB}
     assert residency.room("m2", dict, 5.0).is_admitted
 
 

@@ -77,7 +77,7 @@ def test_unexplained_growth_is_averaged_and_bounded() -> None:
     resident = [100 * MB]
     sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
     assert sizes.note_unexplained(0, 400 * MB) == 0
-    sizes.note_loads({"a": 10 * MB}, 100 * MB, 10 * MB, imported_count=0)
+    sizes.note_loads({"a": 10 * MB}, 100 * MB, 10 * MB)
     resident[0] = 130 * MB
     assert sizes.note_unexplained(12 * MB, 400 * MB) == 2 * MB
     for _ in range(40):
