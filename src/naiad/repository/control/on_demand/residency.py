@@ -201,8 +201,8 @@ class Residency:
         alone = self._missing(model, need, {})
         if ahead and self._stuck.issuperset(ahead) and not alone:
             return self._admit(model, need)
-        victims = self._victims(left, look, now_s, {name}, alone) if name in first else None
-        return self._wait_in_line(name, victims)
+        found = self._victims(left, look, now_s, {name}, alone) if name in first else None
+        return self._wait_in_line(name, found)
 
     def _wait_in_line(self, name: str, victims: list[list[str]] | None) -> Room:
         """Return the victims of a load that is a first one; None of one that is not."""
