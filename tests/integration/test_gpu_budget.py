@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.gpus import fake_nvml
@@ -70,8 +71,15 @@ def of_gpu(server: ServerProcess, name: str, labels: str) -> float:
 
 def taken(memory: Path) -> int:
     """Return what the processes that live have of GPU 0."""
-    files = [file for file in memory.glob("0-*") if Path(f"/proc/{file.name[2:]}").exists()]
-    return sum(int(file.read_text() or 0) for file in files)
+    return sum(int(file.read_text() or 0) for file in memory.glob("0-*") if has_writer(file))
+
+
+def has_writer(file: Path) -> bool:
+    """Return whether the process that wrote a file lives; its number may be that of a later process."""
+    try:
+        return psutil.Process(int(file.name[2:])).create_time() <= file.stat().st_mtime
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_least_recently_used_models_leave_the_gpu(server: ServerProcess, memory: Path) -> None:

@@ -198,9 +198,11 @@ class Residency:
         self._line[name] = frozenset(missing)
         first = self.first()
         ahead = [each for each in self._before(name) if each in first]
-        if ahead and self._stuck.issuperset(ahead) and not self._missing(model, need, {}):
+        alone = self._missing(model, need, {})
+        if ahead and self._stuck.issuperset(ahead) and not alone:
             return self._admit(model, need)
-        return self._wait_in_line(name, self._victims(left, look, now_s, {name}) if name in first else None)
+        found = self._victims(left, look, now_s, {name}, alone) if name in first else None
+        return self._wait_in_line(name, found)
 
     def _wait_in_line(self, name: str, victims: list[list[str]] | None) -> Room:
         """Return the victims of a load that is a first one; None of one that is not."""
@@ -342,10 +344,14 @@ class Residency:
         look: Callable[[], Uses],
         now_s: float,
         keep: Collection[str] = (),
+        alone: Amounts | None = None,
         *,
         idle_only: bool = False,
     ) -> list[list[str]]:
-        """Return groups to evict until they have what is missing: the least recently used first, busy ones last."""
+        """Return groups to evict until they have what is missing: the least recently used first, busy ones last.
+
+        `alone`: what would be missing without the loads ahead, for a load that waits.
+        """
         missing = {budget: size_bytes for budget, size_bytes in missing.items() if size_bytes > 0}
         if not missing:
             # Each look is at all loaded models, with the lock that the loop waits for: not while enough leave.
@@ -353,6 +359,8 @@ class Residency:
         kept = frozenset(keep).union(*(self._members_below(name) for name in keep))
         behind = frozenset(self._line).difference(keep, *map(self._before, keep))
         uses = look()
+        if self._is_hopeless(alone or {}, uses):
+            return []  # others would leave again and again for a load that cannot begin
         groups: list[tuple[bool, float, list[str]]] = []
         for name, model in self.models.items():
             if model.phase is ResidencePhase.LOADED and _has_some(model.charged, missing):
@@ -361,6 +369,12 @@ class Residency:
                     is_busy = any(uses.get(each, IDLE).is_busy for each in group)
                     groups.append((is_busy, self._last_s(group, uses), group))
         return list(self._enough(missing, sorted(groups, key=lambda each: each[:2]), idle_only=idle_only))
+
+    def _is_hopeless(self, missing: Amounts, uses: Uses) -> bool:
+        """Return whether live sequences and streams keep so much that no eviction makes enough room now."""
+        bound = [name for name, use in uses.items() if use.is_bound and name in self.models]
+        kept = total_of([self.models[name].charged for name in bound])
+        return any(self.used[budget] - kept[budget] < missing.get(budget, 0) for budget in kept)
 
     def _enough(
         self, missing: dict[str, int], groups: Sequence[tuple[bool, float, list[str]]], *, idle_only: bool

@@ -210,6 +210,18 @@ def test_loads_behind_a_stuck_one_proceed() -> None:
     assert residency.room("small", dict, 1.0).is_admitted
 
 
+def test_no_model_leaves_for_a_load_without_hope() -> None:
+    residency = table(10 * MB, count=2)
+    residency.add("large", ON_DEMAND, 8 * MB)
+    load(residency, "m0")
+    load(residency, "m1")
+    residency.ask("large", 5.0)
+    assert residency.room("large", lambda: {"m0": Use(is_bound=True)}, 5.0).victims == []
+    assert residency.is_stuck
+    residency.unexplained = {HOST: 9 * MB}
+    assert residency.room("large", dict, 5.0).victims == [["m0"], ["m1"]], "then nothing keeps it from loading"
+
+
 def test_grown_models_have_idle_ones_evicted() -> None:
     residency = table()
     load(residency, "m0")
