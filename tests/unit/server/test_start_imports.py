@@ -16,6 +16,7 @@ _LATE = {
     "grpc",
     "html",
     "importlib.metadata",
+    "ml_dtypes",
     "naiad.backend.isolation.backend",
     "naiad.backend.onnx_decoder",
     "naiad.backend.python.backend",
