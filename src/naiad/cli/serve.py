@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from naiad.cli.compiled_methods import compiled_methods
+from naiad.cli.start.compiled_methods import compiled_methods
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 from naiad.options.options import ServerOptions
