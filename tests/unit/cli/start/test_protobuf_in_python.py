@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+from google.protobuf.internal import python_message
+
+from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
+
 _START = """
 import sys
 from naiad.cli.main import _import_verb
@@ -17,14 +21,10 @@ assert python_message.GeneratedProtocolMessageType.__module__ == python_message.
 assert "google.protobuf.internal.encoder" in sys.modules
 """
 _WITHOUT_C = """
-import sys
 from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
 delay_protobuf_in_python()
 from naiad.config.model_config_pb2 import ModelConfig
 print(ModelConfig.FromString(ModelConfig(name="resnet").SerializeToString()).name)
-module = sys.modules["google.protobuf.internal.python_message"]
-delay_protobuf_in_python()
-assert sys.modules["google.protobuf.internal.python_message"] is module
 """
 
 
@@ -40,3 +40,8 @@ def test_first_use_executes_the_module() -> None:
 
 def test_installation_without_the_part_in_c_uses_it() -> None:
     assert run(_WITHOUT_C, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION="python") == "resnet\n"
+
+
+def test_module_that_is_imported_stays() -> None:
+    delay_protobuf_in_python()
+    assert sys.modules[python_message.__name__] is python_message

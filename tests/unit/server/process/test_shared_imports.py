@@ -8,6 +8,7 @@ import pytest
 
 from naiad.cluster.supervisor import supervisor
 from naiad.options.options import ServerOptions
+from naiad.server.process.shared_imports import import_for_models
 from support.onnx_models import add_sub
 
 _REAL = """
@@ -84,6 +85,10 @@ def test_process_with_a_thread_of_the_library_is_not_forked(repository: Path, tm
     code = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
     fake = package(tmp_path / "fake", "libonnxruntime_providers_shared.so", code)
     assert run(_FAKE, repository, fake).split() == ["False"]
+
+
+def test_server_without_models_can_be_forked() -> None:
+    assert import_for_models(ServerOptions())
 
 
 def test_server_without_forks_starts_its_processes_later(monkeypatch: pytest.MonkeyPatch) -> None:
