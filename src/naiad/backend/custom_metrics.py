@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.telemetry.metrics.exposition import format_family, format_labels, format_value, series_names
-from naiad.worker.api.metric_family import CELLS, PAGE_BYTES, MetricCells, MetricFamily, MetricKind
-from naiad.worker.channel.buffer_pool import anonymous_file
+
+if TYPE_CHECKING:
+    from naiad.worker.api.metric_family import MetricCells, MetricFamily
 
 _MOST_LABELS = 32
 _MOST_BUCKETS = 256
@@ -125,18 +126,24 @@ class CustomMetrics:
             return self._page()
 
     @property
-    def cells(self) -> MetricCells:
+    def cells(self) -> "MetricCells":
         """Where the values are. Raises OSError."""
         with self._lock:
             return self._mapped()
 
     def _page(self) -> int:
         if self._descriptor < 0:
+            # Here and below: most servers have no metrics of models.
+            from naiad.worker.api.metric_family import PAGE_BYTES
+            from naiad.worker.channel.buffer_pool import anonymous_file
+
             self._descriptor = anonymous_file(PAGE_BYTES)
         return self._descriptor
 
-    def _mapped(self) -> MetricCells:
+    def _mapped(self) -> "MetricCells":
         if self._cells is None:
+            from naiad.worker.api.metric_family import MetricCells
+
             self._cells = MetricCells(self._page())
         return self._cells
 
@@ -267,6 +274,8 @@ class CustomMetrics:
             del self._families[family.name]
 
     def _take_cells(self, name: str, size: int) -> int:
+        from naiad.worker.api.metric_family import CELLS
+
         cells = self._mapped()
         free = self._free.get(size)
         if free:
@@ -291,16 +300,18 @@ class MetricHolder:
         self.cell_count = 0
 
     @property
-    def cells(self) -> MetricCells:
+    def cells(self) -> "MetricCells":
         """Where the values are. Raises OSError."""
         return self._metrics.cells
 
-    def family(self, name: str, description: str, kind: str) -> MetricFamily:
+    def family(self, name: str, description: str, kind: str) -> "MetricFamily":
         """Return a family of the kind counter, gauge or histogram, for use in this process.
 
         Its metrics are shown for as long as the object lives and the holder is not closed. Raises InferError for what
         it cannot be.
         """
+        from naiad.worker.api.metric_family import MetricFamily, MetricKind
+
         return MetricFamily(name, description, MetricKind[kind.upper()], self)
 
     def new_family(self, name: str, description: str, kind: str) -> int:
@@ -322,7 +333,7 @@ class MetricHolder:
         self._metrics.leave(self)
 
 
-def _lines(family: _Family, metric: _Metric, cells: MetricCells) -> list[str]:
+def _lines(family: _Family, metric: _Metric, cells: "MetricCells") -> list[str]:
     name, labels = family.name, format_labels(metric.labels)
     total, *buckets = cells.read(metric.cell, metric.size)
     if family.kind != "histogram":

@@ -33,7 +33,9 @@ Tensor: TypeAlias = Array | DLPackTensor
 _HOST_KINDS = (1, 3, 11)
 """kDLCPU, kDLCUDAHost and kDLROCMHost: the last two are pinned host memory."""
 
-_BY_DTYPE: Mapping[str, DataType] = {each.numpy.name: each for each in DataType if each is not DataType.BYTES}
+_BY_DTYPE: Mapping[str, DataType] = {
+    "bfloat16" if each is DataType.BF16 else each.numpy.name: each for each in DataType if each is not DataType.BYTES
+}
 
 
 def device_of(tensor: DLPackTensor) -> Device | None:

@@ -1,20 +1,20 @@
 """The `naiad` command: one verb, one module, imported only when it is used."""
 
-import contextlib
 import gc
 import importlib
 import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
-from naiad.cli.compiled_methods import compiled_methods
+from naiad.cli.start.blas_waits import short_blas_waits
+from naiad.cli.start.compiled_methods import compiled_methods
+from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
-_BLAS_WAIT = "OPENBLAS_THREAD_TIMEOUT"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,28 +61,13 @@ def _import_verb(verb: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()  # What is imported stays, so a collection meanwhile finds nothing.
     try:
-        with _short_blas_waits(), compiled_methods(verb):
+        if verb == "serve":
+            delay_protobuf_in_python()
+        with short_blas_waits(), compiled_methods(verb):
             return importlib.import_module(VERBS[verb][0])
     finally:
         if collects:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _short_blas_waits() -> Iterator[None]:
-    """Have the threads of numpy's OpenBLAS sleep soon: each waits awake for 30 ms at the start and after a product.
-
-    There is one for each core, so on a large machine with a small quota a start would take seconds. 2^20 cycles are
-    0.4 ms. The variable is read once, when numpy is imported; child processes do not get it.
-    """
-    if _BLAS_WAIT in os.environ:
-        yield
-        return
-    os.environ[_BLAS_WAIT] = "20"
-    try:
-        yield
-    finally:
-        del os.environ[_BLAS_WAIT]
 
 
 def _present_verbs() -> dict[str, str]:

@@ -6,10 +6,11 @@ import signal
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from naiad.cli.compiled_methods import compiled_methods
+from naiad.cli.start.compiled_methods import compiled_methods
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 from naiad.options.options import ServerOptions
@@ -57,17 +58,18 @@ def run(arguments: Sequence[str]) -> int:
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that an invalid flag is reported at once.
     with compiled_methods("server"):
-        serve = _import_server(options.process_count)
+        serve = _import_server(options)
     return serve(options)
 
 
-def _import_server(process_count: int) -> Callable[[ServerOptions], int]:
-    if process_count > 1:
+def _import_server(options: ServerOptions) -> Callable[[ServerOptions], int]:
+    if options.process_count > 1:
         # Here, so that the forked processes have it.
         import naiad.cluster.member.process  # noqa: F401
         from naiad.cluster.supervisor.supervisor import serve as serve_processes
+        from naiad.server.process.shared_imports import import_for_models
 
-        return serve_processes
+        return partial(serve_processes, is_forking=import_for_models(options))
     from naiad.server.app import serve
 
     return serve

@@ -1,7 +1,7 @@
 """naiad's own model parameters, apart from the parameters of Python models.
 
 They set the limit of a model in the response cache, adaptive batching, and the isolation of instances in worker
-processes.
+processes. Parameters with a module of their own have only their names here: few models have them.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,10 @@ from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
 
+OPENAI = "openai"
+"""See `openai_mapping`."""
+PICTURES = "pictures"
+"""See `tensors.pictures`."""
 SWITCH = "adaptive_batching"
 """`parameters { key: "adaptive_batching" value { string_value: "true" } }`"""
 GOAL = "adaptive_batching_latency_goal_us"

@@ -12,9 +12,9 @@ from typing import Any
 
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+from naiad.config.naiad_parameters import OPENAI
 from naiad.core.errors import InferError, excerpt, invalid_argument
 
-OPENAI = "openai"
 TASKS = ("chat", "completion", "embedding", "rerank")
 TEMPLATES = ("chatml", "gemma", "json", "llama3", "mistral", "plain")
 """`json` passes the list of messages as a JSON text: the model applies its own template."""

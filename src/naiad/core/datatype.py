@@ -1,9 +1,8 @@
 """The datatypes of KServe v2 and their numpy and wire forms."""
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
 
@@ -32,11 +31,22 @@ class DataType(enum.Enum):
     item_bytes: int
     """Bytes of one element; 0 for BYTES, whose elements vary."""
     numpy: "np.dtype[Any]"
-    """The little-endian numpy dtype; `object` for BYTES, ml_dtypes' bfloat16 for BF16."""
+    """The little-endian numpy dtype; `object` for BYTES, ml_dtypes' bfloat16 for BF16, which imports that package."""
     config_name: str
     """The name in `config.pbtxt`: TYPE_FP32, TYPE_STRING."""
     config_number: int
     """The number of that name in the ModelConfig message."""
+
+    if not TYPE_CHECKING:  # the attributes above are all there are
+
+        def __getattr__(self, name: str) -> Any:
+            """Find what a member has no value of: only BF16 has none of `numpy`, until it is asked for."""
+            if name != "numpy" or self is not DataType.BF16:
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            import ml_dtypes  # 2 MiB that few models need
+
+            self.numpy = np.dtype(ml_dtypes.bfloat16)
+            return self.numpy
 
 
 STRING_KINDS = "OSUT"
@@ -66,14 +76,15 @@ _NUMPY: dict[DataType, Any] = {
     DataType.FP32: np.float32,
     DataType.FP64: np.float64,
     DataType.BYTES: np.object_,
-    DataType.BF16: ml_dtypes.bfloat16,
 }
 
 for _number, _datatype in enumerate(DataType, start=1):
-    _datatype.numpy = np.dtype(_NUMPY[_datatype])
-    _datatype.item_bytes = 0 if _datatype is DataType.BYTES else _datatype.numpy.itemsize
+    if _datatype is not DataType.BF16:
+        _datatype.numpy = np.dtype(_NUMPY[_datatype])
+        _datatype.item_bytes = 0 if _datatype is DataType.BYTES else _datatype.numpy.itemsize
     _datatype.config_name = "TYPE_STRING" if _datatype is DataType.BYTES else f"TYPE_{_datatype.value}"
     _datatype.config_number = _number
+DataType.BF16.item_bytes = 2
 
 BY_NAME: dict[str, DataType] = {d.value: d for d in DataType}
 """Protocol name to datatype."""
@@ -89,7 +100,7 @@ def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
 
     Strings of every numpy kind are BYTES.
     """
-    if dtype == DataType.BF16.numpy:
+    if _is_bf16(dtype):
         return DataType.BF16
     if dtype.kind in STRING_KINDS:
         return DataType.BYTES
@@ -98,7 +109,11 @@ def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
 
 def is_floating(dtype: "np.dtype[Any]") -> bool:
     """Return whether a numpy dtype has floating-point numbers: BF16 has a kind of its own."""
-    return dtype.kind == "f" or dtype == DataType.BF16.numpy
+    return dtype.kind == "f" or _is_bf16(dtype)
+
+
+def _is_bf16(dtype: "np.dtype[Any]") -> bool:
+    return dtype.isbuiltin == 2 and dtype == DataType.BF16.numpy  # 2: a package has added the type to numpy
 
 
 def conversion_hint(dtype: "np.dtype[Any]") -> str:

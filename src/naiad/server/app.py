@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from typing import TYPE_CHECKING
 
 from naiad.backend.cores import gpu_count
 from naiad.core.errors import ErrorCode, InferError
@@ -33,7 +34,9 @@ from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.response_metrics import rejections
 from naiad.telemetry.process_resources import trim_heap
 from naiad.telemetry.trace.tracer import Tracer
-from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
+
+if TYPE_CHECKING:
+    from naiad.telemetry.traffic import Recorder
 
 _log = logging.getLogger(__name__)
 
@@ -213,13 +216,15 @@ def _gpu_meter(options: ServerOptions) -> GpuMeter | None:
     return GpuMeter(metrics.interval_ms / 1000) if metrics.allow and metrics.allow_gpu else None
 
 
-def open_recorder(options: RecordingOptions, registry: Registry) -> Recorder | None:
+def open_recorder(options: RecordingOptions, registry: Registry) -> "Recorder | None":
     """Return the recorder, whose file is open, and show its metrics; None without the flag.
 
     Raises InferError if the file cannot be written.
     """
     if not options.path:
         return None
+    from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter  # few servers record
+
     try:
         writer = TrafficWriter(functools.partial(RingFile, options.path, options.size_bytes))
     except OSError as error:

@@ -38,10 +38,13 @@ _NOTE_SHARE = 100
 """Noting counters takes at most this fraction (1/n) of the time of the processes."""
 
 
-def serve(options: ServerOptions) -> int:
-    """Run a server of several processes until a signal ends it and return the exit status."""
+def serve(options: ServerOptions, *, is_forking: bool = True) -> int:
+    """Run a server of several processes until a signal ends it and return the exit status.
+
+    Without `is_forking` each process has an interpreter of its own: this one has threads, of which a fork has none.
+    """
     try:
-        started = fork_members(options.process_count)
+        started = fork_members(options.process_count) if is_forking else []
     except OSError as error:
         print(f"naiad serve: --processes {options.process_count}: {error.strerror}", file=sys.stderr)
         return 1

@@ -12,11 +12,11 @@ from typing import Literal
 
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput
+from naiad.config.naiad_parameters import PICTURES
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import TensorSpec
 
-PICTURES = "pictures"
 EXPECTED = (
     "INPUT[,resize=refuse|stretch|crop][,size=HEIGHTxWIDTH][,scale=1|255][,mean=M/M/M][,std=S/S/S][,folder=/PATH]"
 )

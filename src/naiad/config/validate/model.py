@@ -14,12 +14,16 @@ from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.load_policy import check_load_policy
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
-from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
-from naiad.config.openai_mapping import check_openai
+from naiad.config.naiad_parameters import (
+    OPENAI,
+    PICTURES,
+    check_adaptive_batching,
+    check_isolation,
+    check_response_cache,
+)
 from naiad.config.problem import Problem, nearest
 from naiad.config.remote_settings import check_remote
 from naiad.config.tensors.padding import check_padding
-from naiad.config.tensors.pictures import check_pictures
 from naiad.config.validate.ensemble import check_ensemble
 from naiad.config.validate.file_names import check_files, is_outside
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
@@ -71,14 +75,25 @@ def validate(
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
     check_padding(findings, complete=complete)
-    check_pictures(findings, complete=complete)
-    check_openai(findings, complete=complete)
+    _check_rare_parameters(findings, complete=complete)
     check_remote(findings)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
     _check_metric_tags(findings)
     _check_metrics(findings)
     return findings.problems
+
+
+def _check_rare_parameters(findings: Findings, *, complete: bool) -> None:
+    parameters = findings.config.parameters
+    if PICTURES in parameters:
+        from naiad.config.tensors.pictures import check_pictures
+
+        check_pictures(findings, complete=complete)
+    if OPENAI in parameters:
+        from naiad.config.openai_mapping import check_openai
+
+        check_openai(findings, complete=complete)
 
 
 def _check_name(findings: Findings, model_name: str) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
@@ -13,7 +14,7 @@ from naiad.config.backends import canonical_name
 from naiad.config.changes.configuration_changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
+from naiad.config.naiad_parameters import LIMIT, OPENAI, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
@@ -23,7 +24,6 @@ from naiad.core.environment.ports import InferencePort, Loop
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.model import IndexEntry
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
-from naiad.engine.cache.cached_model import CachedModel
 from naiad.engine.cache.response_store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
 from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
@@ -37,14 +37,11 @@ from naiad.engine.loading.load_configuration import (
     read_labels,
     read_profile,
 )
-from naiad.engine.loading.token_counting import read_token_counter
 from naiad.engine.loading.version_choice import VersionChoice
-from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.remote.remote_port import RemotePort
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.serving.served import ModelRouter, Served
+from naiad.engine.serving.served import ModelRouter, Served, TokenCounter
 from naiad.engine.serving.served_model import ServedModel
-from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
 from naiad.options.load_limits import LoadLimitOptions
@@ -58,6 +55,9 @@ from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.overload import OverloadPolicy
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from naiad.engine.transforms.sequence_tensors import SequenceTensors
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_MEMORY_BYTES = 4 << 30
@@ -159,7 +159,7 @@ class ModelLoader:
             raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
-        token_counter = read_token_counter(plan.config, plan.entry.version_dirs[version], plan.entry.model_dir)
+        token_counter = _token_counter(plan, version)
         try:
             if is_ensemble:
                 served = self._load_ensemble(plan, version)
@@ -187,7 +187,7 @@ class ModelLoader:
 
         Raises InferError; all resources are released then.
         """
-        model = loaded.served if isinstance(loaded, CachedModel) else loaded
+        model = self._uncached(loaded)
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
         config = renewed(model.config, plan.config)
@@ -205,6 +205,13 @@ class ModelLoader:
         update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
 
+    def _uncached(self, loaded: Served) -> Served:
+        if self._response_store is None:  # most servers have no cache
+            return loaded
+        from naiad.engine.cache.cached_model import CachedModel
+
+        return loaded.served if isinstance(loaded, CachedModel) else loaded
+
     def _cached(self, served: Served) -> Served:
         if self._response_store is not None:
             limit_bytes = read_cache_limit_bytes(served.config)
@@ -214,6 +221,8 @@ class ModelLoader:
                     served.name,
                     LIMIT,
                 )
+            from naiad.engine.cache.cached_model import CachedModel
+
             return CachedModel(served, self._response_store, limit_bytes)
         _log.warning(
             "model '%s' has 'response_cache { enable: true }', but the server has no cache: start it with "
@@ -454,15 +463,29 @@ def _written(plan: ModelPlan) -> ModelConfig:
     return plan.config if plan.source is None else plan.source.config
 
 
+def _token_counter(plan: ModelPlan, version: int) -> TokenCounter | None:
+    if OPENAI not in plan.config.parameters:
+        return None
+    from naiad.engine.loading.token_counting import read_token_counter
+
+    return read_token_counter(plan.config, plan.entry.version_dirs[version], plan.entry.model_dir)
+
+
 def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] | None:
-    return WarmUp(context).run if context.config.model_warmup else None
+    if not context.config.model_warmup:
+        return None
+    from naiad.engine.loading.warmup import WarmUp
+
+    return WarmUp(context).run
 
 
-def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
+def _sequence_tensors(context: ModelContext) -> "SequenceTensors | None":
     """Return the transform for sequence requests; None for a model without extra tensors."""
     batching = context.config.sequence_batching
     if not (batching.control_input or batching.state):
         return None
+    from naiad.engine.transforms.sequence_tensors import SequenceTensors
+
     return SequenceTensors(context.config, context.model_dir)
 
 

@@ -2,18 +2,21 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from naiad.backend.cuda.cuda import CudaError, CudaRegion, CudaRuntime, load_runtime
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found, unavailable, unsupported
 from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
 from naiad.engine.regions.posix_memory import DIRECTORY, SystemRegion
 
+if TYPE_CHECKING:
+    from naiad.backend.cuda.cuda import CudaRegion, CudaRuntime
+
 _log = logging.getLogger(__name__)
 
-Region = SystemRegion | CudaRegion
-_R = TypeVar("_R", SystemRegion, CudaRegion)
+Region: TypeAlias = "SystemRegion | CudaRegion"
+"""What is not a `SystemRegion` is on a GPU: most servers never import how that works."""
+_R = TypeVar("_R", SystemRegion, "CudaRegion")
 
 MAX_REGIONS = 1024
 """Default of --max-shared-memory-regions."""
@@ -33,9 +36,9 @@ class SharedMemory:
         is_allowed: bool = False,
         max_regions: int = MAX_REGIONS,
         directory: str = DIRECTORY,
-        runtime: Callable[[], CudaRuntime] = load_runtime,
+        runtime: "Callable[[], CudaRuntime] | None" = None,
     ) -> None:
-        """`is_allowed`: clients may register; `runtime` loads the CUDA runtime or raises CudaError.
+        """`is_allowed`: clients may register; `runtime` loads the CUDA runtime, or another one, or raises CudaError.
 
         `directory` contains the POSIX shared-memory objects.
         """
@@ -57,9 +60,11 @@ class SharedMemory:
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Register an allocation of a GPU. Raises InferError with Triton's codes and texts."""
         self._check_new(name)
+        from naiad.backend.cuda.cuda import CudaError, CudaRegion, load_runtime
+
         if self._runtime is None:
             try:
-                self._runtime = self._load_runtime()
+                self._runtime = (self._load_runtime or load_runtime)()
             except CudaError as error:
                 raise invalid_argument(
                     f"failed to register CUDA shared memory region: '{excerpt(name)}', GPUs not supported: {error}"
@@ -73,6 +78,8 @@ class SharedMemory:
 
     def unregister_cuda(self, name: str = "") -> None:
         """Unregister a CUDA region, or all of them. Triton: an unknown name is not an error."""
+        from naiad.backend.cuda.cuda import CudaRegion
+
         self._unregister(name, CudaRegion)
 
     def system_status(self, name: str = "") -> Sequence[SystemRegionStatus]:
@@ -81,6 +88,8 @@ class SharedMemory:
 
     def cuda_status(self, name: str = "") -> Sequence[CudaRegionStatus]:
         """Return one CUDA region or all, by name. Raises InferError(NOT_FOUND)."""
+        from naiad.backend.cuda.cuda import CudaRegion
+
         return [region.status for region in self._find(name, CudaRegion, "cuda")]
 
     def _check_new(self, name: str) -> None:
@@ -102,7 +111,7 @@ class SharedMemory:
                 "which is the limit; unregister some or raise --max-shared-memory-regions"
             )
 
-    def _unregister(self, name: str, kind: type[SystemRegion] | type[CudaRegion]) -> None:
+    def _unregister(self, name: str, kind: "type[SystemRegion] | type[CudaRegion]") -> None:
         if not self._is_allowed:
             raise unsupported(
                 "Client shared memory is disabled, so that nothing is registered; --allow-client-shm=true enables it"
@@ -122,8 +131,7 @@ class SharedMemory:
         if region is None:
             raise not_found(f"Unable to find {word} shared memory region: '{excerpt(name)}'")
         if not isinstance(region, kind):
-            is_cuda = isinstance(region, CudaRegion)
-            actual, wanted = ("CUDA", "system") if is_cuda else ("system", "CUDA")
+            actual, wanted = ("system", "CUDA") if isinstance(region, SystemRegion) else ("CUDA", "system")
             raise not_found(
                 f"The region named '{excerpt(name)}' is registered as {actual} shared memory, not {wanted} shared "
                 "memory"
@@ -132,6 +140,11 @@ class SharedMemory:
 
     def _remove(self, region: Region) -> None:
         del self._regions[region.name]
+        if isinstance(region, SystemRegion):
+            region.close()
+            return
+        from naiad.backend.cuda.cuda import CudaError
+
         try:
             region.close()
         except CudaError as error:

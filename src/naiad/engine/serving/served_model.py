@@ -28,8 +28,6 @@ from naiad.engine.serving.large_requests import MAX_ROWS, LargeRequest, can_spli
 from naiad.engine.serving.retirement import RetiredInstances
 from naiad.engine.serving.served import Served
 from naiad.engine.serving.suspects import Suspects
-from naiad.engine.transforms.padding import PaddedRequests
-from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import ResourceUsage
@@ -37,6 +35,7 @@ from naiad.telemetry.statistics.model_statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from naiad.engine.serving.execution.executor import BatchTransform
+    from naiad.engine.transforms.sequence_tensors import SequenceTensors
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class ServedModel(Served):
         statistics: ModelStatistics,
         loop: Loop,
         labels: Mapping[str, Sequence[str]] | None = None,
-        sequence_tensors: SequenceTensors | None = None,
+        sequence_tensors: "SequenceTensors | None" = None,
         resources: ModelResources | None = None,
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         refuse_after_deaths: int = 2,
@@ -115,6 +114,8 @@ class ServedModel(Served):
         self._transforms: list[BatchTransform] = [] if sequence_tensors is None else [sequence_tensors]
         padding = read_padding(config)
         if padding is not None:
+            from naiad.engine.transforms.padding import PaddedRequests
+
             self._transforms.append(PaddedRequests(config, padding, statistics.record_padding))
         self._executor = BatchExecutor(
             self._dispatcher,

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from naiad.backend.cuda.cuda import CudaRegion
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import DevicePlace, DeviceTensor, in_host_memory
@@ -120,7 +119,7 @@ class SharedMemoryTensors:
 
     def _on_device(self, region: Region, part: SharedMemoryRegion, spec: TensorSpec) -> DeviceTensor | None:
         """Return an input as a tensor of its GPU if the model can read it there."""
-        if not isinstance(region, CudaRegion) or not self._model.takes_device_tensors:
+        if isinstance(region, SystemRegion) or not self._model.takes_device_tensors:
             return None
         # Of another size it is refused at admission, as every input.
         is_whole = spec.datatype is not DataType.BYTES and spec.byte_size == part.byte_size
@@ -136,7 +135,7 @@ class SharedMemoryTensors:
                 continue
             region = self._acquire(part)
             self._outputs[output.name] = (region, part)
-            if isinstance(region, CudaRegion):
+            if not isinstance(region, SystemRegion):
                 if self._model.takes_device_tensors and not output.classification:
                     places[output.name] = region.place(part.offset, part.byte_size)
             # The model may still read this memory: the output is copied afterwards instead.

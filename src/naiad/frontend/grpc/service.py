@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
@@ -17,10 +18,8 @@ from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, versi
 from naiad.frontend.control.control import ControlCalls
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import control_handlers
-from naiad.frontend.grpc.ended_stream import EndedStream
 from naiad.frontend.grpc.health_watch import HealthWatch, HealthWatches
 from naiad.frontend.grpc.reflection import Reflections, ReflectionStream
-from naiad.frontend.grpc.stream import InferStream
 from naiad.frontend.grpc.stream_request import Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.long_work.slice_runner import SliceJob
@@ -32,6 +31,10 @@ from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
 from naiad.protocol.grpc.walk import SHORT_BYTES
 
+if TYPE_CHECKING:
+    from naiad.frontend.grpc.ended_stream import EndedStream
+    from naiad.frontend.grpc.stream import InferStream
+
 _log = logging.getLogger(__name__)
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -39,7 +42,7 @@ _MODEL_INFER = grpc_path(INFER)
 _MODEL_STREAM_INFER = grpc_path(STREAM_INFER)
 _HEALTH_WATCH = grpc_path(HEALTH_WATCH)
 
-_ServiceStream = InferStream | EndedStream | HealthWatch | ReflectionStream
+_ServiceStream: TypeAlias = "InferStream | EndedStream | HealthWatch | ReflectionStream"
 
 
 class InferenceGrpcService:
@@ -175,7 +178,9 @@ class InferenceGrpcService:
         stream: _ServiceStream | None = call.context  # type: ignore[assignment]  # set by the streams
         return self._open_stream[call.path](call) if stream is None else stream
 
-    def _open_inferences(self, call: GrpcCall) -> InferStream:
+    def _open_inferences(self, call: GrpcCall) -> "InferStream":
+        from naiad.frontend.grpc.stream import InferStream  # most servers have no streams
+
         sender = None if self._compression is None else self._compression.sender(call)
         return InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)
 

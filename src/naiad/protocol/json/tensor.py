@@ -68,7 +68,7 @@ _KINDS = {"f": _DOUBLE, "i": _SIGNED, "u": _UNSIGNED}
 _NUMBERS: dict[DataType, _Kind] = {
     datatype: _KINDS[datatype.numpy.kind]
     for datatype in DataType
-    if datatype.numpy.kind in _KINDS and datatype not in (DataType.FP16, DataType.BF16)
+    if datatype not in (DataType.FP16, DataType.BF16) and datatype.numpy.kind in _KINDS
 }
 
 _CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L", "Q") for datatype in _NUMBERS}

@@ -16,7 +16,6 @@ from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.load_order import DRY_RUN
 from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
-from naiad.repository.control.poll import PollTrigger
 from naiad.repository.control.store_return import StoreReturn
 from naiad.repository.lifecycle import V
 from naiad.repository.load_pool import LoadPool
@@ -190,6 +189,8 @@ def poll_control(
     make_on_demand: MakeOnDemand[V] | None = None,
 ) -> RepositoryControl[V]:
     """Return the control of mode POLL, see `PollTrigger`."""
+    from naiad.repository.control.poll import PollTrigger  # most servers do not poll
+
     controller = ModelController(catalog, settle)
     on_demand = None if make_on_demand is None else make_on_demand(controller)
     trigger = PollTrigger(controller, on_demand=on_demand, poll_s=poll_s, settle_s=settle_s)

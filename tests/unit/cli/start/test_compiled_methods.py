@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.compiled_methods import CompiledMethods, compiled_methods
+from naiad.cli.start.compiled_methods import CompiledMethods, compiled_methods
 
 
 def make_class(default: int = 3) -> type:
