@@ -167,6 +167,18 @@ def test_ready_rule_is_the_operators(tmp_path: Path) -> None:
     assert catalog.is_ready()
 
 
+def ended_once_begun(loader: Loader, blocked: Event) -> LoadStop:
+    """Have loads go on until `blocked` is set; return a stop that is requested when the first one has begun."""
+    stop = LoadStop()
+
+    def load() -> None:
+        stop.request("it was unloaded")
+        blocked.wait(60.0)
+
+    loader.on_load = load
+    return stop
+
+
 class TestEndedLoads:
     """Loads that are asked to end inside a step that nothing can interrupt."""
 
@@ -174,15 +186,13 @@ class TestEndedLoads:
     def scene(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Catalog, Loader, Event]]:
         monkeypatch.setattr(loads_module, "_STOP_S", 0.0)
         loader, blocked = Loader(), Event()
-        loader.on_load = lambda: blocked.wait(60.0)  # type: ignore[assignment]  # its result does not matter
         catalog = Catalog([make_repository(tmp_path, {"a": (1, 2)})], loader, Published())
         yield catalog, loader, blocked
         blocked.set()
 
     def test_load_that_cannot_be_interrupted_is_deserted(self, scene: tuple[Catalog, Loader, Event]) -> None:
         catalog, loader, blocked = scene
-        stop = LoadStop()
-        stop.request("it was unloaded")
+        stop = ended_once_begun(loader, blocked)
         plan = catalog.plan(catalog.stores.find("a"))
         with pytest.raises(InferError, match="version 1 is at UNAVAILABLE state: Unavailable: it was unloaded"):
             catalog.load(plan, stop=stop)
@@ -195,9 +205,8 @@ class TestEndedLoads:
         assert all(version.stopped for version in loader.loaded.values()), "the results are discarded"
 
     def test_load_is_possible_again_after_it_has_ended(self, scene: tuple[Catalog, Loader, Event]) -> None:
-        catalog, _, blocked = scene
-        stop = LoadStop()
-        stop.request("it was unloaded")
+        catalog, loader, blocked = scene
+        stop = ended_once_begun(loader, blocked)
         plan = catalog.plan(catalog.stores.find("a"))
         with pytest.raises(InferError):
             catalog.load(plan, stop=stop)
