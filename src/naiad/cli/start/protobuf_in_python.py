@@ -1,7 +1,7 @@
 """protobuf's implementation in Python, which is imported only by an installation without the one in C.
 
 Each module that `protoc` has generated imports it all the same: eleven modules, 0.7 MiB, and a third of the time that
-protobuf's import takes. Here it is a module that is executed when somebody asks for something in it.
+protobuf's import takes. Here it is a module that is executed when code asks for something in it.
 """
 
 import importlib.util

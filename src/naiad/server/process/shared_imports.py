@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _FILE = "model.onnx"
 _MOST_DIRECTORIES = 64
-"""A guess looks into so many directories of each repository."""
+"""Most directories of each repository that a guess looks into."""
 _ACCELERATOR = re.compile(r"libonnxruntime_providers_(?!shared\b)\w+\.so")
 """The library of an accelerator in the package: importing it may make a connection to a device."""
 

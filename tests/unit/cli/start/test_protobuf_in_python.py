@@ -1,4 +1,4 @@
-"""A start does not execute protobuf's implementation in Python, and who needs it gets it."""
+"""A start does not execute protobuf's implementation in Python; the first use does."""
 
 import subprocess
 import sys

@@ -81,7 +81,7 @@ def test_forked_process_uses_the_imported_library(repository: Path, tmp_path: Pa
     run(_REAL, repository, tmp_path / "other", accelerated)
 
 
-def test_process_with_a_thread_of_the_library_is_not_forked(repository: Path, tmp_path: Path) -> None:
+def test_process_with_threads_is_not_forked(repository: Path, tmp_path: Path) -> None:
     code = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
     fake = package(tmp_path / "fake", "libonnxruntime_providers_shared.so", code)
     assert run(_FAKE, repository, fake).split() == ["False"]
