@@ -223,6 +223,9 @@ def test_clients_race_for_more_models_than_fit(server: ServerProcess) -> None:
     assert after_same - before == 1, "twenty requests for one cold model load it once"
     assert metric(server, "naiad_on_demand_loads_total") - after_same <= CLIENTS * REQUESTS
     # A model that took more than expected exceeds the budget until the sweep, which comes once a second.
-    wait_until(lambda: metric(server, "naiad_on_demand_used_bytes") <= BUDGET_MB * 1_000_000)
+    wait_until(
+        lambda: metric(server, "naiad_on_demand_used_bytes") <= BUDGET_MB * 1_000_000,
+        lambda: server.get("/metrics", url=server.metrics_url).body.decode()[-6000:],
+    )
     assert metric(server, "naiad_on_demand_evictions_total") > 0
     assert metric(server, "naiad_held_rejections_total") == 0

@@ -486,9 +486,9 @@ class OnDemandModels(Generic[V]):
 
     @property
     def used(self) -> Amounts:
-        """What the models take of each budget."""
+        """What is taken of each budget, with what no model explains."""
         with self._changed:
-            return dict(self._residency.used)
+            return self._residency.taken()
 
     @property
     def reload_count(self) -> int:

@@ -316,6 +316,10 @@ class Residency:
         self._begin(model)
         return True
 
+    def taken(self) -> Amounts:
+        """Return what counts against each budget."""
+        return {each: max(0, size_bytes + self.unexplained.get(each, 0)) for each, size_bytes in self.used.items()}
+
     def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
         """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
         excess = {
