@@ -116,6 +116,12 @@ def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
         return None
 
 
+def number_struct(spec: TensorSpec) -> struct.Struct | None:
+    """Return the layout of the raw bytes of a tensor with a few numbers; None for many, or for other elements."""
+    count, code = spec.element_count, _CODES.get(spec.datatype)
+    return struct.Struct(f"<{count}{code}") if code is not None and count <= _SHORT else None
+
+
 def number_kind(datatype: DataType) -> _Kind | None:
     """Return the reading of the JSON numbers of a datatype; None for a datatype without numbers in JSON."""
     return _NUMBERS.get(datatype)

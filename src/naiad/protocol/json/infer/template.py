@@ -1,0 +1,118 @@
+"""JSON requests that differ only in their data: the text around the data identifies them and is not parsed again.
+
+A document is cut at every `"data":` and after the `]` that follows. If the text around is that of a decoded
+document, and the pieces cut out are arrays, the documents differ only in those arrays. This is safe because the
+text around has no backslash: each quote begins or ends a string, and so each `"data":` is the name of a member.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from naiad.core.errors import InferError
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.json.infer.header import JsonRequest
+from naiad.protocol.json.tensor import decode_data, number_struct
+
+_NAME = b'"data"'
+_MARK = _NAME + b":"
+_CUT = b"\0"
+"""A byte that no JSON document contains."""
+_LIMIT_BYTES = 8192
+"""Limit of the text around the data."""
+_loads = orjson.loads
+
+
+def cut(text: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the text around the data of a document, and each piece of data, which may not be an array."""
+    first, *rest = text.split(_MARK)
+    around = [first]
+    data: list[bytes] = []
+    for part in rest:
+        end = part.find(b"]") + 1
+        data.append(part[:end])
+        around.append(part[end:])
+    return _CUT.join(around), data
+
+
+class JsonTemplate:
+    """Shared part of the requests with the same text around their data."""
+
+    __slots__ = ("_first", "_inputs", "_piece_count", "_specs", "header", "request_id")
+
+    def __init__(
+        self, header: RequestHeader, request_id: str, specs: Sequence[TensorSpec | None], around: bytes
+    ) -> None:
+        self.header = header
+        self.request_id = request_id
+        self._specs = specs
+        """One per input; None for an input without data of its own."""
+        self._piece_count = len(specs) - specs.count(None)
+        layouts = [None if spec is None else number_struct(spec) for spec in specs]
+        self._first, *rest = around.replace(_CUT, _MARK + _CUT).split(_CUT)
+        """The text up to the data of the first input."""
+        self._inputs: list[tuple[Callable[..., bytes], bytes, int]] = []
+        """Packs the numbers of an input, and the text after them with its length; empty if an input has no numbers,
+        or many."""
+        if None not in layouts:
+            packs = [layout.pack for layout in layouts if layout is not None]
+            self._inputs = list(zip(packs, rest, map(len, rest), strict=True))
+
+    def read(self, text: bytes) -> list[bytes] | None:
+        """Return one buffer per input of a document that has this text around a few numbers.
+
+        None for any other document, and for data that only `fill` can judge.
+        """
+        # hot: bench/micro_http1.py
+        first, inputs = self._first, self._inputs
+        if not inputs or not text.startswith(first):
+            return None
+        at = len(first)
+        data: list[bytes] = []
+        try:
+            for pack, after, size in inputs:
+                end = text.find(b"]", at) + 1
+                piece = text[at:end]
+                # No number contains these letters of true and false, which would be packed as numbers.
+                if b"u" in piece or b"l" in piece or not text.startswith(after, end):
+                    return None
+                data.append(pack(*_loads(piece)))
+                at = end + size
+        except (ValueError, TypeError, OverflowError, struct.error):
+            # What is no number, too many of them, or one out of range.
+            return None
+        return data if at == len(text) else None
+
+    def fill(self, pieces: Sequence[bytes]) -> list[Buffer] | None:
+        """Return one buffer per input; None if the whole document must be parsed."""
+        if len(pieces) != self._piece_count:
+            # The document contains the byte that marks cuts: it is not JSON.
+            return None
+        data: list[Buffer] = []
+        following = iter(pieces)
+        try:
+            for spec in self._specs:
+                if spec is None:
+                    data.append(b"")
+                else:
+                    values = _loads(next(following))
+                    data.append(decode_data(spec, values, nan_is_null=self.header.nan_is_null))
+        except (ValueError, InferError):
+            return None
+        return data
+
+
+def learn(request: JsonRequest, header: RequestHeader, around: bytes, piece_count: int) -> JsonTemplate | None:
+    """Return the template of a decoded and cut document; None if a template would be unsafe or without benefit."""
+    if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != piece_count:
+        return None
+    if any(source.is_encoded for source in request.data):
+        return None
+    specs = [
+        None if source.inline is None else spec for spec, source in zip(header.inputs, request.data, strict=True)
+    ]
+    if len(specs) - specs.count(None) != piece_count:
+        return None
+    return JsonTemplate(header, request.id, specs, around)
