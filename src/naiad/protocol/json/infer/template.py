@@ -1,12 +1,16 @@
 """JSON requests that differ only in their data: the text around the data identifies them and is not parsed again.
 
-A document is cut at every `"data":` and after the `]` that follows. If the text around is that of a decoded
+A document is cut at every `"data":` and behind the array that follows, which ends with as many `]` as it begins with
+`[`. If the text around is that of a decoded
 document, and the pieces cut out are arrays, the documents differ only in those arrays. This is safe because the
 text around has no backslash: each quote begins or ends a string, and so each `"data":` is the name of a member.
 """
 
+import re
 import struct
 from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
 
 import orjson
 
@@ -15,11 +19,14 @@ from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json.infer.header import JsonRequest
 from naiad.protocol.json.tensor import decode_data, number_struct
+from naiad.protocol.json.tree import MAX_DATA_DEPTH
 
 _NAME = b'"data"'
 _MARK = _NAME + b":"
 _CUT = b"\0"
 """A byte that no JSON document contains."""
+_OPEN = re.compile(rb"\[+")
+_NESTED = (b"[[", b" [[")
 _LIMIT_BYTES = 8192
 """Limit of the text around the data."""
 _loads = orjson.loads
@@ -31,10 +38,27 @@ def cut(text: bytes) -> tuple[bytes, list[bytes]]:
     around = [first]
     data: list[bytes] = []
     for part in rest:
-        end = part.find(b"]") + 1
+        end = _array_end(part, 0) if part.startswith(_NESTED) else part.find(b"]") + 1
         data.append(part[:end])
         around.append(part[end:])
     return _CUT.join(around), data
+
+
+def _array_end(text: bytes, start: int) -> int:
+    """Return the position behind an array of arrays without space between its last brackets; 0 if it has no end."""
+    begin = text.find(b"[", start)
+    depth = len(_OPEN.match(text, begin)[0])  # type: ignore[index]  # it begins with a bracket
+    end = text.find(b"]" * depth, begin)
+    return 0 if end < 0 else end + depth
+
+
+def _elements(values: list[Any]) -> list[Any]:
+    """Return the elements of regular arrays of arrays. Raises TypeError, ValueError or IndexError for others."""
+    for _ in range(MAX_DATA_DEPTH):
+        if type(values[0]) is not list:
+            return values
+        values = [*chain.from_iterable(values)]
+    raise ValueError
 
 
 class JsonTemplate:
@@ -73,15 +97,17 @@ class JsonTemplate:
         data: list[bytes] = []
         try:
             for pack, after, size in inputs:
-                end = text.find(b"]", at) + 1
+                is_nested = text.startswith(_NESTED, at)
+                end = _array_end(text, at) if is_nested else text.find(b"]", at) + 1
                 piece = text[at:end]
                 # No number contains these letters of true and false, which would be packed as numbers.
                 if b"u" in piece or b"l" in piece or not text.startswith(after, end):
                     return None
-                data.append(pack(*_loads(piece)))
+                values = _loads(piece)
+                data.append(pack(*(_elements(values) if is_nested else values)))
                 at = end + size
-        except (ValueError, TypeError, OverflowError, struct.error):
-            # What is no number, too many of them, or one out of range.
+        except (ValueError, TypeError, IndexError, OverflowError, struct.error):
+            # What is no number, too many or too few of them, or one out of range.
             return None
         return data if at == len(text) else None
 

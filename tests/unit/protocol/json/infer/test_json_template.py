@@ -14,7 +14,7 @@ from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.json.infer.header import InputData, JsonRequest
 from naiad.protocol.json.infer.infer import InferJsonDecoder
 from naiad.protocol.json.infer.template import JsonTemplate, cut, learn
-from naiad.protocol.json.tensor import decode_data
+from naiad.protocol.json.tensor import decode_data, flatten
 
 SPEC = TensorSpec("A", DataType.FP32, (2,))
 HEADER = RequestHeader(model_name="m", inputs=[SPEC])
@@ -75,14 +75,21 @@ def converted(spec, piece, *, nan_is_null):
         return None
 
 
-@given(st.sampled_from(NUMERIC), st.lists(st.lists(ELEMENTS, min_size=1, max_size=3), max_size=2), st.booleans())
+ARRAYS = st.lists(ELEMENTS, min_size=1, max_size=3)
+ARRAYS = st.one_of(ARRAYS, st.lists(st.one_of(ARRAYS, ELEMENTS), min_size=1, max_size=2), st.lists(st.lists(ARRAYS)))
+
+
+@given(st.sampled_from(NUMERIC), st.lists(ARRAYS, max_size=2), st.booleans())
 @example(DataType.FP32, [[True, 1]], False)
 @example(DataType.INT8, [[False]], False)
 @example(DataType.FP64, [[None, 1]], True)
 @example(DataType.FP32, [[math.ulp(0), 3.4028235677973366e38]], False)
 @example(DataType.UINT64, [[1 << 64]], False)
+@example(DataType.FP32, [[[1, 2.5], [3, 4]], [[[5]], [[-6]]]], False)
+@example(DataType.INT32, [[[1], [True]]], False)
+@example(DataType.INT32, [[[], [1]]], False)
 def test_numbers_are_read_as_decode_data_reads_them(datatype, lists, nan_is_null):
-    specs = [TensorSpec(str(number), datatype, (len(each),)) for number, each in enumerate(lists)]
+    specs = [TensorSpec(str(number), datatype, (len(flatten(each)),)) for number, each in enumerate(lists)]
     text = json.dumps({"inputs": [{"data": each} for each in lists]}).encode()
     around, pieces = cut(text)
     header = RequestHeader(model_name="m", inputs=specs, nan_is_null=nan_is_null)
@@ -105,20 +112,35 @@ def outcome(decoder, text):
     return header.inputs, header.parameters, request_id, list(map(bytes, data))
 
 
-@pytest.mark.parametrize(
-    "mark", [b"]", b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"}", b"0", b"\0", b"x"]
-)
+MARKS = [b"]", b"[", b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"}", b"0", b"\0", b"x"]
+
+
+@pytest.mark.parametrize("values", [[1, 2], [[1], [2]]], ids=["flat", "nested"])
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_known_text_with_one_change_is_decoded_as_by_a_new_decoder(mark, taken):
-    text = document([1, 2], id="a")
+def test_a_known_text_with_one_change_is_decoded_as_by_a_new_decoder(values, taken):
+    text = document(values, id="a")
+    decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", text, None)
+        header.admission = "admitted"
     for at in range(len(text) + 1):
-        decoder = InferJsonDecoder()
-        for _ in range(SIGHTINGS + 2):
-            header, *_ = decoder.decode("m", "", text, None)
-            header.admission = "admitted"
-        assert decoder._recent
-        changed = text[:at] + mark + text[at + taken :]
-        assert outcome(decoder, changed) == outcome(InferJsonDecoder(), changed)
+        for mark in MARKS:
+            changed = text[:at] + mark + text[at + taken :]
+            assert outcome(decoder, changed) == outcome(InferJsonDecoder(), changed)
+            decoder.decode("m", "", text, None)
+            assert decoder._recent["m", ""].header is header
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+@pytest.mark.parametrize("depth", [2, 99, 100])
+def test_a_known_text_with_deep_data_is_decoded_as_by_a_new_decoder(depth, space):
+    text = b'{"inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":%b}]}'
+    decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", text % b"[7]", None)
+        header.admission = "admitted"
+    deep = text % ((b"[[" + space) * (depth // 2) + b"[" * (depth % 2) + b"7" + b"]" * depth)
+    assert outcome(decoder, deep) == outcome(InferJsonDecoder(), deep)
 
 
 def test_the_template_of_the_last_request_is_tried_first():
