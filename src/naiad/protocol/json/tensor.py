@@ -92,8 +92,10 @@ def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Bu
         if len(flat) != spec.element_count:
             raise wrong_count(spec, len(flat))
         return raw
-    if type(data) is list and len(data) <= _SHORT:
-        packed = _pack(spec, kind, data)
+    if len(data) <= _SHORT:
+        is_flat = isinstance(data, simdjson.Array) and len(data) and not isinstance(data[0], simdjson.Array)
+        few = data.as_list() if is_flat else data
+        packed = _pack(spec, kind, few) if type(few) is list else None
         if packed is not None:
             return packed
     wide = numbers(kind, data, nan_is_null=nan_is_null)

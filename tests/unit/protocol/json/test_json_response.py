@@ -64,7 +64,7 @@ def test_binary_outputs_follow_the_json_in_order():
 @example(DataType.FP32, np.float32([np.nan, -np.inf]).tobytes(), True)
 @example(DataType.FP64, np.float64([1e308, 1.7e308]).tobytes(), False)
 @example(DataType.FP32, np.float32([1e-45, 3.4e38, 0.1, -0.0]).tobytes(), False)
-def test_a_few_numbers_are_written_as_encode_data_writes_them(datatype, raw, nan_is_null):
+def test_few_numbers_are_written_as_encode_data(datatype, raw, nan_is_null):
     count = len(raw) // datatype.item_bytes
     raw = raw[: count * datatype.item_bytes]
     if datatype is DataType.BOOL:
@@ -79,7 +79,7 @@ def test_a_few_numbers_are_written_as_encode_data_writes_them(datatype, raw, nan
     ) % (datatype.value.encode(), count, encode_data(specs[0], raw, nan_is_null=nan_is_null))
 
 
-def test_numbers_of_another_size_than_the_shape_are_written():
+def test_numbers_beyond_the_shape_are_written():
     parts, _ = encode("", request(), response((A, A_DATA + A_DATA)))
     assert json.loads(b"".join(parts))["outputs"][0]["data"] == [0.5, 2, 0.5, 2]
 

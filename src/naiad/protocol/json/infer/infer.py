@@ -151,9 +151,12 @@ class InferJsonDecoder:
         key = (model_name, model_version, around)
         template = self._templates.get(key)
         if template is not None:
-            data = template.read(text) or template.fill(pieces)
-            if data is not None:
+            data: Sequence[Buffer] | None = template.read(text)
+            if data is None:
+                data = template.fill(pieces)
+            else:
                 self._recent.remember(key[:2], template, len(around))
+            if data is not None:
                 return template.header, template.request_id if raw_id is None else _decode_id(raw_id), data
         return self._decode_unfamiliar(key, body, pieces, has_cut_id=raw_id is not None)
 

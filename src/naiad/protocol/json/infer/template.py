@@ -64,7 +64,7 @@ def _elements(values: list[Any]) -> list[Any]:
 class JsonTemplate:
     """Shared part of the requests with the same text around their data."""
 
-    __slots__ = ("_first", "_inputs", "_piece_count", "_specs", "header", "request_id")
+    __slots__ = ("_around", "_first", "_inputs", "_piece_count", "_specs", "header", "request_id")
 
     def __init__(
         self, header: RequestHeader, request_id: str, specs: Sequence[TensorSpec | None], around: bytes
@@ -74,15 +74,19 @@ class JsonTemplate:
         self._specs = specs
         """One per input; None for an input without data of its own."""
         self._piece_count = len(specs) - specs.count(None)
-        layouts = [None if spec is None else number_struct(spec) for spec in specs]
-        self._first, *rest = around.replace(_CUT, _MARK + _CUT).split(_CUT)
+        self._around = around
+        self._first = b""
         """The text up to the data of the first input."""
-        self._inputs: list[tuple[Callable[..., bytes], bytes, int]] = []
+        self._inputs: list[tuple[Callable[..., bytes], bytes, int]] | None = None
         """Packs the numbers of an input, and the text after them with its length; empty if an input has no numbers,
-        or many."""
-        if None not in layouts:
-            packs = [layout.pack for layout in layouts if layout is not None]
-            self._inputs = list(zip(packs, rest, map(len, rest), strict=True))
+        or many; None before the first use, which most templates never have."""
+
+    def _prepare(self) -> list[tuple[Callable[..., bytes], bytes, int]]:
+        self._first, *rest = self._around.replace(_CUT, _MARK + _CUT).split(_CUT)
+        layouts = [None if spec is None else number_struct(spec) for spec in self._specs]
+        packs = [layout.pack for layout in layouts if layout is not None]
+        self._inputs = list(zip(packs, rest, map(len, rest), strict=True)) if len(packs) == len(layouts) else []
+        return self._inputs
 
     def read(self, text: bytes) -> list[bytes] | None:
         """Return one buffer per input of a document that has this text around a few numbers.
@@ -90,7 +94,10 @@ class JsonTemplate:
         None for any other document, and for data that only `fill` can judge.
         """
         # hot: bench/micro_http1.py
-        first, inputs = self._first, self._inputs
+        inputs = self._inputs
+        if inputs is None:
+            inputs = self._prepare()
+        first = self._first
         if not inputs or not text.startswith(first):
             return None
         at = len(first)

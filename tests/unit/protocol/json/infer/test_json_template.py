@@ -88,7 +88,7 @@ ARRAYS = st.one_of(ARRAYS, st.lists(st.one_of(ARRAYS, ELEMENTS), min_size=1, max
 @example(DataType.FP32, [[[1, 2.5], [3, 4]], [[[5]], [[-6]]]], False)
 @example(DataType.INT32, [[[1], [True]]], False)
 @example(DataType.INT32, [[[], [1]]], False)
-def test_numbers_are_read_as_decode_data_reads_them(datatype, lists, nan_is_null):
+def test_read_equals_decode_data(datatype, lists, nan_is_null):
     specs = [TensorSpec(str(number), datatype, (len(flatten(each)),)) for number, each in enumerate(lists)]
     text = json.dumps({"inputs": [{"data": each} for each in lists]}).encode()
     around, pieces = cut(text)
@@ -117,7 +117,7 @@ MARKS = [b"]", b"[", b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"
 
 @pytest.mark.parametrize("values", [[1, 2], [[1], [2]]], ids=["flat", "nested"])
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_known_text_with_one_change_is_decoded_as_by_a_new_decoder(values, taken):
+def test_changed_text_is_decoded_as_if_unknown(values, taken):
     text = document(values, id="a")
     decoder = InferJsonDecoder()
     for _ in range(SIGHTINGS + 2):
@@ -133,7 +133,7 @@ def test_a_known_text_with_one_change_is_decoded_as_by_a_new_decoder(values, tak
 
 @pytest.mark.parametrize("space", [b"", b" "])
 @pytest.mark.parametrize("depth", [2, 99, 100])
-def test_a_known_text_with_deep_data_is_decoded_as_by_a_new_decoder(depth, space):
+def test_deep_data_is_decoded_as_if_unknown(depth, space):
     text = b'{"inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":%b}]}'
     decoder = InferJsonDecoder()
     for _ in range(SIGHTINGS + 2):
@@ -143,7 +143,7 @@ def test_a_known_text_with_deep_data_is_decoded_as_by_a_new_decoder(depth, space
     assert outcome(decoder, deep) == outcome(InferJsonDecoder(), deep)
 
 
-def test_the_template_of_the_last_request_is_tried_first():
+def test_last_template_is_tried_first():
     decoder = InferJsonDecoder()
     for name in ["A", "B"] * (SIGHTINGS + 1) + ["A"]:
         header, *_ = decoder.decode("m", "", document([1, 2], name), None)
