@@ -93,9 +93,8 @@ def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Bu
             raise wrong_count(spec, len(flat))
         return raw
     if len(data) <= _SHORT:
-        is_flat = isinstance(data, simdjson.Array) and len(data) and not isinstance(data[0], simdjson.Array)
-        few = data.as_list() if is_flat else data
-        packed = _pack(spec, kind, few) if type(few) is list else None
+        few = _listed(data)
+        packed = None if few is None else _pack(spec, kind, few)
         if packed is not None:
             return packed
     wide = numbers(kind, data, nan_is_null=nan_is_null)
@@ -105,6 +104,15 @@ def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Bu
     if narrow.nbytes <= _COPY_LIMIT_BYTES:
         return narrow.tobytes()
     return memoryview(narrow.data).cast("B")
+
+
+def _listed(data: Any) -> list[Any] | None:
+    """Return a short array as a list; None for one that simdjson has parsed if it begins with an array."""
+    if type(data) is list:
+        return data
+    first: Any = data[0] if len(data) else None
+    listed: list[Any] | None = None if isinstance(first, simdjson.Array) else data.as_list()
+    return listed
 
 
 def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:

@@ -13,8 +13,8 @@ from naiad.protocol.header_memory import HeaderMemory
 from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
 from naiad.protocol.json.infer.binary import TailLayout
 from naiad.protocol.json.infer.header import InputData, JsonRequest, decode_long, decode_request
+from naiad.protocol.json.infer.json_template import JsonTemplate, cut, learn
 from naiad.protocol.json.infer.long_data import decode_long_string
-from naiad.protocol.json.infer.template import JsonTemplate, cut, learn
 from naiad.protocol.json.tree import JsonObject, parse_infer_document
 
 Decoded = tuple[RequestHeader, str, Sequence[Buffer]]

@@ -13,7 +13,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.json.infer.header import InputData, JsonRequest
 from naiad.protocol.json.infer.infer import InferJsonDecoder
-from naiad.protocol.json.infer.template import JsonTemplate, cut, learn
+from naiad.protocol.json.infer.json_template import JsonTemplate, cut, learn
 from naiad.protocol.json.tensor import decode_data, flatten
 
 SPEC = TensorSpec("A", DataType.FP32, (2,))
@@ -97,11 +97,18 @@ def test_read_equals_decode_data(datatype, lists, nan_is_null):
     expected = [
         converted(spec, json.dumps(each), nan_is_null=nan_is_null) for spec, each in zip(specs, lists, strict=True)
     ]
-    found = template.read(text)
-    assert found in (None, expected)
-    if found is None:
-        filled = template.fill(pieces)
-        assert (filled and list(map(bytes, filled))) == (None if None in expected else expected)
+    assert template.read(text) in (None, expected)
+    filled = template.fill(pieces)
+    assert filled is None or list(map(bytes, filled)) == expected
+
+
+@pytest.mark.parametrize(
+    "data", [b"[1,2.5,-3,4e0]", b" [1, 2.5, -3, 4]", b"[[1,2.5],[-3,4]]", b"[[[1], [2.5], [-3], [4]]]"]
+)
+def test_regular_numbers_are_read_at_once(data):
+    spec = TensorSpec("A", DataType.FP32, (4,))
+    template = JsonTemplate(HEADER, "", [spec], b"{\0}")
+    assert template.read(b'{"data":%b}' % data) == [bytes.fromhex("0000803f00002040000040c000008040")]
 
 
 def outcome(decoder, text):
