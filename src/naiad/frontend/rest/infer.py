@@ -88,7 +88,7 @@ MAX_INPUT_BYTES = 64 * 1024 * 1024
 class _Fields:
     """What the header fields of a request mean here; shared by all requests that repeat the fields."""
 
-    __slots__ = ("framing", "is_timed", "json_length", "wants_binary")
+    __slots__ = ("framing", "is_json", "is_timed", "json_length", "wants_binary")
 
     def __init__(self, headers: Mapping[bytes, bytes]) -> None:
         accept = headers.get(b"accept")
@@ -97,6 +97,8 @@ class _Fields:
         self.is_timed = TIMING_FIELD in headers
         self.json_length: int | None = None
         """The length of the JSON part, if the fields alone determine it and are valid."""
+        self.is_json = not (_CONTENT_CODING in headers or _JSON_LENGTH in headers or _is_media(headers))
+        """A body that is not empty is JSON as a whole."""
 
 
 def _read_fields(headers: Mapping[bytes, bytes]) -> _Fields:
@@ -146,7 +148,7 @@ class InferRoute:
                 self._decode_large(context, framing, model, version)
                 return
             json_length = fields.json_length
-            if json_length is None:
+            if json_length is None and not (fields.is_json and 0 < len(context.body) <= self._max_input_bytes):
                 json_length = self._json_length(context, fields)
             if json_length == 0:
                 header, request_id, data = self._decode_raw(context, model, version)
@@ -189,7 +191,7 @@ class InferRoute:
         text = context.headers.get(_JSON_LENGTH)
         body_bytes = announced_bytes(context.headers)
         if text is None:
-            self._check_size("raw binary" if _is_media(context) else "request JSON", body_bytes)
+            self._check_size("raw binary" if _is_media(context.headers) else "request JSON", body_bytes)
         elif text.isdigit() and len(text) < 20:
             self._check_size(*(("request JSON", int(text)) if int(text) else ("raw binary", body_bytes)))
 
@@ -250,7 +252,7 @@ class InferRoute:
         """Return the header fields with the JSON cost of a request, if its JSON is large."""
         json_length = context.headers.get(_JSON_LENGTH)
         json_bytes = len(context.body) if json_length is None else int(json_length)
-        if json_bytes < LARGE_JSON_BYTES or _is_media(context):
+        if json_bytes < LARGE_JSON_BYTES or _is_media(context.headers):
             return ()
         return (self._json_cost.report(model, json_bytes, time.monotonic_ns() - began_ns),)
 
@@ -288,7 +290,7 @@ class InferRoute:
         text = headers.get(_JSON_LENGTH)
         if text is None:
             # Triton: an empty body is a raw tensor without elements.
-            if not len(context.body) or _is_media(context):
+            if not len(context.body) or _is_media(context.headers):
                 return 0
             self._check_size("request JSON", len(context.body))
             return None
@@ -411,8 +413,8 @@ def _check_coding(headers: Mapping[bytes, bytes]) -> None:
         raise unsupported(f"Unsupported compression type '{name}'; use gzip, deflate or none")
 
 
-def _is_media(context: HttpContext) -> bool:
-    return context.headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
+def _is_media(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
 
 
 def _encode_json(request: InferRequest, response: InferResponse) -> Slices[Sequence[Buffer]]:

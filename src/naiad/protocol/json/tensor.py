@@ -92,8 +92,9 @@ def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Bu
         if len(flat) != spec.element_count:
             raise wrong_count(spec, len(flat))
         return raw
-    if type(data) is list and len(data) <= _SHORT:
-        packed = _pack(spec, kind, data)
+    if len(data) <= _SHORT:
+        few = _listed(data)
+        packed = None if few is None else _pack(spec, kind, few)
         if packed is not None:
             return packed
     wide = numbers(kind, data, nan_is_null=nan_is_null)
@@ -105,6 +106,15 @@ def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Bu
     return memoryview(narrow.data).cast("B")
 
 
+def _listed(data: Any) -> list[Any] | None:
+    """Return a short array as a list; None for one that simdjson has parsed if it begins with an array."""
+    if type(data) is list:
+        return data
+    first: Any = data[0] if len(data) else None
+    listed: list[Any] | None = None if isinstance(first, simdjson.Array) else data.as_list()
+    return listed
+
+
 def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
     """Return the raw bytes of a few numbers; None if their count is wrong or one is out of range."""
     flat = flatten(data)
@@ -114,6 +124,12 @@ def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
         return struct.pack(f"<{len(flat)}{_CODES[spec.datatype]}", *flat)
     except (struct.error, OverflowError):
         return None
+
+
+def number_struct(spec: TensorSpec) -> struct.Struct | None:
+    """Return the layout of the raw bytes of a tensor with a few numbers; None for many, or for other elements."""
+    count, code = spec.element_count, _CODES.get(spec.datatype)
+    return struct.Struct(f"<{count}{code}") if code is not None and count <= _SHORT else None
 
 
 def number_kind(datatype: DataType) -> _Kind | None:

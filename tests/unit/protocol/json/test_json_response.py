@@ -2,6 +2,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
@@ -9,6 +11,7 @@ from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegio
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
 from naiad.protocol.json.response import encode
+from naiad.protocol.json.tensor import encode_data
 
 A = TensorSpec("A", DataType.FP32, (1, 2))
 B = TensorSpec("B", DataType.INT8, (3,))
@@ -50,6 +53,35 @@ def test_binary_outputs_follow_the_json_in_order():
         b'[{"name":"A","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}},'
         b'{"name":"B","datatype":"INT8","shape":[3],"parameters":{"binary_data_size":3}}]}'
     )
+
+
+@given(
+    st.sampled_from([each for each in DataType if each not in (DataType.BYTES, DataType.FP16, DataType.BF16)]),
+    st.binary(max_size=48),
+    st.booleans(),
+)
+@example(DataType.FP32, np.float32([np.nan, 1]).tobytes(), False)
+@example(DataType.FP32, np.float32([np.nan, -np.inf]).tobytes(), True)
+@example(DataType.FP64, np.float64([1e308, 1.7e308]).tobytes(), False)
+@example(DataType.FP32, np.float32([1e-45, 3.4e38, 0.1, -0.0]).tobytes(), False)
+def test_few_numbers_are_written_as_encode_data(datatype, raw, nan_is_null):
+    count = len(raw) // datatype.item_bytes
+    raw = raw[: count * datatype.item_bytes]
+    if datatype is DataType.BOOL:
+        raw = bytes(each & 1 for each in raw)
+    specs = TensorSpec("50%", datatype, (count,)), A
+    header = RequestHeader(model_name="m", nan_is_null=nan_is_null)
+    parts, json_length = encode('"1', header, response((specs[0], raw), (specs[1], A_DATA)))
+    assert json_length is None
+    assert b"".join(parts) == (
+        b'{"id":"\\"1","model_name":"m","model_version":"1","outputs":[{"name":"50%%","datatype":"%b","shape":[%d],"data":'
+        b'%b},{"name":"A","datatype":"FP32","shape":[1,2],"data":[0.5,2.0]}]}'
+    ) % (datatype.value.encode(), count, encode_data(specs[0], raw, nan_is_null=nan_is_null))
+
+
+def test_numbers_beyond_the_shape_are_written():
+    parts, _ = encode("", request(), response((A, A_DATA + A_DATA)))
+    assert json.loads(b"".join(parts))["outputs"][0]["data"] == [0.5, 2, 0.5, 2]
 
 
 @pytest.mark.parametrize("request_id", ["r1", 'quo"te\n', "é"])

@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.core.limits.request_limits import LimitsOf, RequestLimits, check_dims, unlimited
 from naiad.core.request import RequestHeader
 from naiad.core.slices import Slices, finish
-from naiad.core.tensor import Buffer, TensorSpec
+from naiad.core.tensor import Buffer
 from naiad.protocol.header_memory import HeaderMemory
 from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
 from naiad.protocol.json.infer.binary import TailLayout
 from naiad.protocol.json.infer.header import InputData, JsonRequest, decode_long, decode_request
+from naiad.protocol.json.infer.json_template import JsonTemplate, cut, learn
 from naiad.protocol.json.infer.long_data import decode_long_string
-from naiad.protocol.json.tensor import decode_data
 from naiad.protocol.json.tree import JsonObject, parse_infer_document
 
 Decoded = tuple[RequestHeader, str, Sequence[Buffer]]
@@ -56,6 +54,8 @@ class InferJsonDecoder:
         self._memory = HeaderMemory()
         self._layouts: BoundedCache[tuple[str, str, bytes], TailLayout] = cache()
         self._templates: BoundedCache[tuple[str, str, bytes], JsonTemplate] = cache()
+        self._recent: BoundedCache[tuple[str, str], JsonTemplate] = cache()
+        """The template that the last JSON of a model had; the next is likely to have the same."""
         self._headers: BoundedCache[object, RequestHeader] = cache()
 
     def decode(self, model_name: str, model_version: str, body: Buffer, json_length: int | None) -> Decoded:
@@ -134,13 +134,28 @@ class InferJsonDecoder:
             request = decode_request(model_name, model_version, parse_infer_document(body, limits), limits)
             return request.header, request.id, _inline_data(request)
         # hot: bench/micro_http1.py
-        body = bytes(body)
-        raw_id, text = _cut_id(body)
+        raw_id, text = None, bytes(body)
+        if text.startswith(_ID_PREFIXES):
+            raw_id, text = _cut_id(text)
+        template = self._recent.get((model_name, model_version))
+        data = None if template is None else template.read(text)
+        if template is None or data is None:
+            return self._decode_cut(model_name, model_version, bytes(body), text, raw_id)
+        return template.header, template.request_id if raw_id is None else _decode_id(raw_id), data
+
+    def _decode_cut(
+        self, model_name: str, model_version: str, body: bytes, text: bytes, raw_id: bytes | None
+    ) -> Decoded:
+        """Return the request of a document that the latest template of its model does not fit."""
         around, pieces = cut(text)
         key = (model_name, model_version, around)
         template = self._templates.get(key)
         if template is not None:
-            data = template.fill(pieces)
+            data: Sequence[Buffer] | None = template.read(text)
+            if data is None:
+                data = template.fill(pieces)
+            else:
+                self._recent.remember(key[:2], template, len(around))
             if data is not None:
                 return template.header, template.request_id if raw_id is None else _decode_id(raw_id), data
         return self._decode_unfamiliar(key, body, pieces, has_cut_id=raw_id is not None)
@@ -293,73 +308,3 @@ def _decode_id(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise invalid_argument(f"request 'id' is not valid UTF-8 at byte {error.start}") from None
-
-
-# JSON requests that differ only in their data: the text around the data identifies them and is not parsed again.
-#
-# A document is cut at every `"data":` and after the `]` that follows. If the text around is that of a decoded
-# document, and the pieces cut out are arrays, the documents differ only in those arrays. This is safe because the
-# text around has no backslash: each quote begins or ends a string, and so each `"data":` is the name of a member.
-_NAME = b'"data"'
-_MARK = _NAME + b":"
-_CUT = b"\0"
-"""A byte that no JSON document contains."""
-_LIMIT_BYTES = 8192
-"""Limit of the text around the data."""
-
-
-def cut(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the text around the data of a document, and each piece of data, which may not be an array."""
-    first, *rest = text.split(_MARK)
-    around = [first]
-    data: list[bytes] = []
-    for part in rest:
-        end = part.find(b"]") + 1
-        data.append(part[:end])
-        around.append(part[end:])
-    return _CUT.join(around), data
-
-
-class JsonTemplate:
-    """Shared part of the requests with the same text around their data."""
-
-    __slots__ = ("_piece_count", "_specs", "header", "request_id")
-
-    def __init__(self, header: RequestHeader, request_id: str, specs: Sequence[TensorSpec | None]) -> None:
-        self.header = header
-        self.request_id = request_id
-        self._specs = specs
-        """One per input; None for an input without data of its own."""
-        self._piece_count = len(specs) - specs.count(None)
-
-    def fill(self, pieces: Sequence[bytes]) -> list[Buffer] | None:
-        """Return one buffer per input; None if the whole document must be parsed."""
-        if len(pieces) != self._piece_count:
-            # The document contains the byte that marks cuts: it is not JSON.
-            return None
-        data: list[Buffer] = []
-        following = iter(pieces)
-        try:
-            for spec in self._specs:
-                if spec is None:
-                    data.append(b"")
-                else:
-                    values = orjson.loads(next(following))
-                    data.append(decode_data(spec, values, nan_is_null=self.header.nan_is_null))
-        except (ValueError, InferError):
-            return None
-        return data
-
-
-def learn(request: JsonRequest, header: RequestHeader, around: bytes, piece_count: int) -> JsonTemplate | None:
-    """Return the template of a decoded and cut document; None if a template would be unsafe or without benefit."""
-    if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != piece_count:
-        return None
-    if any(source.is_encoded for source in request.data):
-        return None
-    specs = [
-        None if source.inline is None else spec for spec, source in zip(header.inputs, request.data, strict=True)
-    ]
-    if len(specs) - specs.count(None) != piece_count:
-        return None
-    return JsonTemplate(header, request.id, specs)

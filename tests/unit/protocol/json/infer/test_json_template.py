@@ -1,13 +1,20 @@
 import json
+import math
 
+import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
+from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.json.infer.header import InputData, JsonRequest
-from naiad.protocol.json.infer.infer import InferJsonDecoder, cut, learn
+from naiad.protocol.json.infer.infer import InferJsonDecoder
+from naiad.protocol.json.infer.json_template import JsonTemplate, cut, learn
+from naiad.protocol.json.tensor import decode_data, flatten
 
 SPEC = TensorSpec("A", DataType.FP32, (2,))
 HEADER = RequestHeader(model_name="m", inputs=[SPEC])
@@ -46,6 +53,110 @@ def test_template_decodes_only_arrays():
     for piece in (b"[1,2,3]", b"[1,NaN]", b'[1,"2"]', b"[1,2", b"7", b"", b"[1e40,1]"):
         assert template.fill([piece]) is None
     assert template.fill([]) is None
+
+
+NUMERIC = [
+    datatype for datatype in DataType if datatype not in (DataType.BYTES, DataType.BOOL, DataType.FP16, DataType.BF16)
+]
+ELEMENTS = st.one_of(
+    st.integers(-(1 << 64), 1 << 65),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.none(),
+    st.text(),
+)
+
+
+def converted(spec, piece, *, nan_is_null):
+    """The raw bytes as the careful reader makes them; None where it refuses."""
+    try:
+        return bytes(decode_data(spec, orjson.loads(piece), nan_is_null=nan_is_null))
+    except (ValueError, InferError):
+        return None
+
+
+ARRAYS = st.lists(ELEMENTS, min_size=1, max_size=3)
+ARRAYS = st.one_of(ARRAYS, st.lists(st.one_of(ARRAYS, ELEMENTS), min_size=1, max_size=2), st.lists(st.lists(ARRAYS)))
+
+
+@given(st.sampled_from(NUMERIC), st.lists(ARRAYS, max_size=2), st.booleans())
+@example(DataType.FP32, [[True, 1]], False)
+@example(DataType.INT8, [[False]], False)
+@example(DataType.FP64, [[None, 1]], True)
+@example(DataType.FP32, [[math.ulp(0), 3.4028235677973366e38]], False)
+@example(DataType.UINT64, [[1 << 64]], False)
+@example(DataType.FP32, [[[1, 2.5], [3, 4]], [[[5]], [[-6]]]], False)
+@example(DataType.INT32, [[[1], [True]]], False)
+@example(DataType.INT32, [[[], [1]]], False)
+def test_read_equals_decode_data(datatype, lists, nan_is_null):
+    specs = [TensorSpec(str(number), datatype, (len(flatten(each)),)) for number, each in enumerate(lists)]
+    text = json.dumps({"inputs": [{"data": each} for each in lists]}).encode()
+    around, pieces = cut(text)
+    header = RequestHeader(model_name="m", inputs=specs, nan_is_null=nan_is_null)
+    template = JsonTemplate(header, "", specs, around)
+    expected = [
+        converted(spec, json.dumps(each), nan_is_null=nan_is_null) for spec, each in zip(specs, lists, strict=True)
+    ]
+    assert template.read(text) in (None, expected)
+    filled = template.fill(pieces)
+    assert filled is None or list(map(bytes, filled)) == expected
+
+
+@pytest.mark.parametrize(
+    "data", [b"[1,2.5,-3,4e0]", b" [1, 2.5, -3, 4]", b"[[1,2.5],[-3,4]]", b"[[[1], [2.5], [-3], [4]]]"]
+)
+def test_regular_numbers_are_read_at_once(data):
+    spec = TensorSpec("A", DataType.FP32, (4,))
+    template = JsonTemplate(HEADER, "", [spec], b"{\0}")
+    assert template.read(b'{"data":%b}' % data) == [bytes.fromhex("0000803f00002040000040c000008040")]
+
+
+def outcome(decoder, text):
+    try:
+        header, request_id, data = decoder.decode("m", "", text, None)
+    except InferError as error:
+        return error.code, error.message
+    return header.inputs, header.parameters, request_id, list(map(bytes, data))
+
+
+MARKS = [b"]", b"[", b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"}", b"0", b"\0", b"x"]
+
+
+@pytest.mark.parametrize("values", [[1, 2], [[1], [2]]], ids=["flat", "nested"])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_changed_text_is_decoded_as_if_unknown(values, taken):
+    text = document(values, id="a")
+    decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", text, None)
+        header.admission = "admitted"
+    for at in range(len(text) + 1):
+        for mark in MARKS:
+            changed = text[:at] + mark + text[at + taken :]
+            assert outcome(decoder, changed) == outcome(InferJsonDecoder(), changed)
+            decoder.decode("m", "", text, None)
+            assert decoder._recent["m", ""].header is header
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+@pytest.mark.parametrize("depth", [2, 99, 100])
+def test_deep_data_is_decoded_as_if_unknown(depth, space):
+    text = b'{"inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":%b}]}'
+    decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", text % b"[7]", None)
+        header.admission = "admitted"
+    deep = text % ((b"[[" + space) * (depth // 2) + b"[" * (depth % 2) + b"7" + b"]" * depth)
+    assert outcome(decoder, deep) == outcome(InferJsonDecoder(), deep)
+
+
+def test_last_template_is_tried_first():
+    decoder = InferJsonDecoder()
+    for name in ["A", "B"] * (SIGHTINGS + 1) + ["A"]:
+        header, *_ = decoder.decode("m", "", document([1, 2], name), None)
+        header.admission = "admitted"
+    assert decoder._recent["m", ""].header.inputs[0].name == "A"
+    assert decoder.decode("m", "", document([3, 4], "A"), None)[0] is header
 
 
 def test_requests_differing_in_id_and_numbers_share_header():
