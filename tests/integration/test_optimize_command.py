@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from naiad.tools.optimize.sources import source_opening
+from naiad.tools.optimize.sources.reading_child import read
 from support.commands import command_here
 from support.optimize_command import FLAGS, optimize, write_files, write_network
 
@@ -67,6 +69,13 @@ def test_list_shows_the_plan(folder):
     assert "input image FP32 [-1, 64]" in done.stdout
 
 
+@pytest.fixture
+def reads_here(monkeypatch):
+    """Read model files in this process: each subprocess of its own imports ONNX Runtime again."""
+    monkeypatch.setattr(source_opening, "read_tensors", lambda reading, examples, limits: read(reading, examples))
+
+
+@pytest.mark.usefixtures("reads_here")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
