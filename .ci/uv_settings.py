@@ -3,10 +3,13 @@
 `.ci/venv` evaluates the lines. Run it with the Python whose pip is meant.
 """
 
+import ast
 import shlex
 import subprocess
 import sys
 
+SECTIONS = ("global", "install", ":env:")
+"""Of pip's settings; later ones have precedence."""
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -16,8 +19,17 @@ NAMES = {
 }
 SEPARATORS = {"find-links": ","}
 WITHOUT_EFFECT = {
-    *("break-system-packages", "cache-dir", "default-timeout", "disable-pip-version-check", "no-cache-dir"),
-    *("no-input", "progress-bar", "quiet", "require-virtualenv", "retries", "root-user-action", "timeout"),
+    *("break-system-packages", "cache-dir", "config-file", "default-timeout", "disable-pip-version-check"),
+    *(
+        "no-cache-dir",
+        "no-input",
+        "progress-bar",
+        "quiet",
+        "require-virtualenv",
+        "retries",
+        "root-user-action",
+        "timeout",
+    ),
 }
 """Settings that do not say what is installed, or from where."""
 
@@ -25,16 +37,16 @@ WITHOUT_EFFECT = {
 def main() -> None:
     """Print a line of shell for each setting."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = {}
-    for line in listed.splitlines():
-        key, _, quoted = line.partition("=")
-        name = key.rsplit(".", 1)[1]
-        (value,) = shlex.split(quoted)
-        if name in NAMES:
-            found[NAMES[name]] = SEPARATORS.get(name, " ").join(value.split())
-        elif name not in WITHOUT_EFFECT:
-            sys.exit(f"uv has no setting for pip's {line}")
+    for section in SECTIONS:
+        for line in lines:
+            key, _, text = line.partition("=")
+            name = key.removeprefix(f"{section}.")
+            if name in NAMES:
+                found[NAMES[name]] = SEPARATORS.get(name, " ").join(ast.literal_eval(text).split())
+            elif name != key and name not in WITHOUT_EFFECT:
+                sys.exit(f"uv has no setting for pip's {line}")
     for variable, value in found.items():
         print(f"export {variable}={shlex.quote(value)}")
 
