@@ -16,7 +16,7 @@ def settings(**variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_settings_of_pip_become_those_of_uv() -> None:
+def test_uv_gets_the_indexes_of_pip() -> None:
     found = settings(PIP_INDEX_URL="https://a/simple", PIP_FIND_LINKS="/b /c", PIP_TIMEOUT="9")
     assert found.returncode == 0, found.stderr
     assert sorted(found.stdout.splitlines()) == [
