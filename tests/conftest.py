@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WaitingFilesBeside(config, log, waiting_files(known_times()), count)
 
 
+class FolderFromItsEnd(pytest.Dir):
+    """A folder whose last file is collected first."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        return reversed([*super().collect()])
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Let every other process of xdist collect from the end.
+
+    In a new checkout, pytest compiles the assertions of all files, in 20 s of CPU time. Two processes meet in the
+    middle, and each reads what the other has compiled.
+    """
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if int(number) % 2 == 0 or (path / "__init__.py").exists():
+        return None
+    return FolderFromItsEnd.from_parent(parent, path=path)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files that are not even imported: long ones with --fast, and those that this process never takes."""
     if config.getoption("fast") and collection_path in _long_files(config.rootpath):
@@ -105,6 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: str(item.path))  # not all processes collect from the beginning
         sort_tests(items)
 
 

@@ -1,8 +1,6 @@
 """`naiad optimize --preprocessing`: from a graph on tensors to a package that takes pictures or text."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -12,6 +10,8 @@ from PIL import Image
 
 import naiad
 from naiad.tools.optimize.choices import Options
+from support.commands import command_here
+from support.conversions_here import conversions_here
 
 FLAGS = ("--seconds", "0.1", "--tuning-seconds", "0", "--finalists", "1", "--sensitivity-steps", "0", "--quiet")
 STEPS = [
@@ -52,31 +52,29 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder, *arguments):
-    command = [sys.executable, "-m", "naiad", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+@pytest.fixture(autouse=True)
+def _(tmp_path, monkeypatch):
+    """Convert in this process, and let the processes that serve find no PyTorch and no transformers.
+
+    Where these are installed, onnxruntime_extensions imports both, for 5 s in each process.
+    """
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not for this process')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with conversions_here():
+        yield
 
 
 def test_pictures_become_a_package(folder):
-    chosen = ("--candidates", "onnx-int8-minmax", "--output", "best", *FLAGS)
-    done = run(
-        folder,
-        "optimize",
-        "pictures.onnx",
-        "--data",
-        "photos",
-        "--preprocessing",
-        "steps.json",
-        *chosen,
-        "--accept",
-        "onnx-int8-minmax",
-    )
+    source = ("optimize", "pictures.onnx", "--data", "photos", "--preprocessing", "steps.json", "--output", "best")
+    name = "onnx-int8-minmax"
+    done = command_here(*source, *FLAGS, "--candidates", name, "--accept", name, folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / "optimization/result.json").read_text())
     states = {each["candidate"]["name"]: (each["status"], each["reason"]) for each in found["outcomes"]}
-    assert states == dict.fromkeys(("source", "onnx-int8-minmax"), ("passed", "")), states
+    assert states == dict.fromkeys(("source", name), ("passed", "")), states
     assert 'op_library_filename: "onnxruntime_extensions"' in (folder / "best/config.pbtxt").read_text()
-    verified = run(folder, "verify", "best", "--quick")
+    verified = command_here("verify", "best", "--quick", folder=folder)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
@@ -106,6 +104,7 @@ def test_text_in_python(tmp_path):
 
 def test_unknown_step_is_named(folder):
     (folder / "bad.json").write_text('[{"step": "turn"}]')
-    done = run(folder, "optimize", "pictures.onnx", "--data", "photos", "--preprocessing", "bad.json")
+    flags = ("--data", "photos", "--preprocessing", "bad.json")
+    done = command_here("optimize", "pictures.onnx", *flags, folder=folder)
     assert done.returncode == 2
     assert "step is 'turn'; write one of decode" in done.stderr

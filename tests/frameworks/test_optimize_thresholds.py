@@ -13,6 +13,7 @@ from naiad.tools.optimize.sources import open_source, reference_runner
 from naiad.tools.optimize.steps.judging import Judge
 from naiad.tools.optimize.steps.step_journal import StepJournal
 from support.conversions_here import forked_conversions
+from support.long_run import mostly_long
 
 RANDOM = np.random.default_rng(6)
 LABELS = RANDOM.normal(size=300)
@@ -76,7 +77,12 @@ def judged(path, rows, folder, change=None):
 
 @pytest.mark.parametrize(
     ("forest", "kind"),
-    [("xgboost", "real"), ("xgboost", "whole"), ("lightgbm", "whole"), ("scaled", "real")],
+    [
+        pytest.param("xgboost", "real", marks=pytest.mark.long),
+        ("xgboost", "whole"),
+        ("lightgbm", "whole"),
+        ("scaled", "real"),
+    ],
     indirect=["forest"],
 )
 def test_faithful_forest_is_accepted_at_its_thresholds(forest, kind, tmp_path):
@@ -107,7 +113,7 @@ def or_equal(conversion: Conversion) -> bool:
 
 
 @pytest.mark.parametrize("forest", ["xgboost"], indirect=True)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_long(KINDS, "real".__eq__))
 def test_other_side_at_a_threshold_is_rejected(forest, kind, tmp_path):
     """Thresholds of XGBoost are numbers that it was trained with; these samples are other ones."""
     rows = (np.random.default_rng(7).normal(size=(60, 3)) * 100).astype(np.float32)

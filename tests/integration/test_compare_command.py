@@ -9,10 +9,17 @@ from onnx import numpy_helper
 
 from support import onnx_models
 from support.commands import command_here, run_command
+from support.conversions_here import reading_here
 
 
 def compare(folder, *arguments):
     return run_command("compare", *arguments, "--data", "samples.npz", folder=folder, status=None)
+
+
+def compare_here(folder, *arguments):
+    """Compare in this process, which reads the files, too."""
+    with reading_here():
+        return command_here("compare", *arguments, "--data", "samples.npz", folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +63,13 @@ def test_different_file_is_shown_with_its_element(folder):
 
 
 def test_json_has_the_verdict(folder):
-    found = json.loads(compare(folder, "source.onnx", "wrong.onnx", "--json", "--precision", "int8").stdout)
+    found = json.loads(compare_here(folder, "source.onnx", "wrong.onnx", "--json", "--precision", "int8").stdout)
     assert (found["is_within"], found["precision"]) == (False, "int8")
     assert found["verdict"]["failures"][0]["index"][-1] == 2
 
 
 def test_tolerance_of_the_user_counts(folder):
-    done = compare(folder, "source.onnx", "wrong.onnx", "--tolerance", "Y=100,0", "--no-probes")
+    done = compare_here(folder, "source.onnx", "wrong.onnx", "--tolerance", "Y=100,0", "--no-probes")
     assert done.returncode == 0, done.stdout
 
 
@@ -77,7 +84,7 @@ def test_tolerance_of_the_user_counts(folder):
     ],
 )
 def test_error_has_a_status_of_its_own(folder, arguments, message):
-    done = command_here("compare", *arguments, "--data", "samples.npz", folder=folder)
+    done = compare_here(folder, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -92,6 +99,6 @@ def test_models_of_servers_are_compared(folder, server, tmp_path):
     for pair in ((tmp_path / "add_sub.onnx", remote), (f"http://{remote}/1", f"grpc://{server.grpc_url}/add_sub")):
         done = compare(tmp_path, *pair)
         assert done.returncode == 0, done.stderr + done.stdout
-    other = compare(tmp_path, remote, f"{server.http_url}/identity")
+    other = compare_here(tmp_path, remote, f"{server.http_url}/identity")
     assert other.returncode == 2
     assert "the source has 2 (INPUT0, INPUT1)" in other.stderr

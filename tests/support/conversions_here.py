@@ -1,4 +1,4 @@
-"""Conversions without a new interpreter for each, which would import the frameworks again, for seconds.
+"""Conversions, and reading of model files, without an interpreter for each, which imports frameworks for seconds.
 
 What a subprocess adds (limits, crashes, its end with its parent) is tested with tests/unit/tools/optimize/
 test_conversion_run.py, and `naiad optimize` as a command converts in subprocesses in all its tests.
@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from naiad.core.tensor import Array
 from naiad.tools.optimize.converters import conversion_child, conversions
+from naiad.tools.optimize.sources import reading_child, source_opening
+from naiad.tools.optimize.sources.tensor_reader import Reading, Tensors
 from naiad.tools.process.running import EndedProcess, ProcessLimits
 
 
@@ -39,6 +42,18 @@ def forked_conversions(*modules: str) -> Iterator[None]:
         process.join()
 
     with _conversions(convert):
+        yield
+
+
+@contextlib.contextmanager
+def reading_here() -> Iterator[None]:
+    """Read the tensors of model files in this process."""
+
+    def read(reading: Reading, examples: Sequence[Mapping[str, Array]], limits: ProcessLimits) -> Tensors:
+        return reading_child.read(reading, examples)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_opening, "read_tensors", read)
         yield
 
 
