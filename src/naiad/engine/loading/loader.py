@@ -29,7 +29,6 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.instances.instance_resources import ModelResources, Resources, needs_resources
 from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
-from naiad.engine.loading.configurations import Configurations
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
     finish_config,
@@ -37,6 +36,7 @@ from naiad.engine.loading.load_configuration import (
     read_labels,
     read_profile,
 )
+from naiad.engine.loading.model_kinds import ModelKinds
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.remote.remote_port import RemotePort
 from naiad.engine.rollout.rollouts import Rollouts
@@ -111,9 +111,7 @@ class ModelLoader:
         self._usable_cores = usable_cores
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
-        self._configurations = Configurations(
-            backends, LoadBudget(limits), self._settings, auto_complete=auto_complete
-        )
+        self._model_kinds = ModelKinds(backends, LoadBudget(limits), self._settings, auto_complete=auto_complete)
         self._router = router
         self._index = index
         self._wrap = wrap
@@ -147,7 +145,7 @@ class ModelLoader:
 
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig, record: FoundRecord) -> ModelPlan:
         versions, rollout = self._choice.choose(entry, parsed.config.version_policy, record)
-        config, unsupported_reason = self._configurations.prepare(parsed, entry, versions)
+        config, unsupported_reason = self._model_kinds.prepare(parsed, entry, versions)
         return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason, rollout=rollout)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
@@ -332,7 +330,7 @@ class ModelLoader:
     def _finish(
         self, plan: ModelPlan, config: ModelConfig, completed: ModelConfig, instance_count: int, gpu_count: int
     ) -> ModelConfig:
-        return self._configurations.finish(
+        return self._model_kinds.finish(
             config,
             completed,
             plan.source,

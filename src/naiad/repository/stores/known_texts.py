@@ -10,11 +10,16 @@ import threading
 
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.core.limits.bounded_cache import BoundedCache
 
 _NAME_LINE = re.compile(r'^name[ \t]*:[ \t]*"([A-Za-z0-9_.\-]+)"[ \t]*\r?$', re.MULTILINE)
 _MOST_TEXTS = 512
-_MOST_CHARACTERS = 64 << 10
-"""A longer text is not kept."""
+_MOST_BYTES = 16 << 20
+"""Of all of them together."""
+_MOST_TEXT_BYTES = 1 << 20
+"""A text that takes more is not kept."""
+_SHARE_BYTES = 16
+"""What is kept for each character of a text: the text itself, and the positions of its fields."""
 
 _Key = tuple[str, ...]
 
@@ -23,7 +28,9 @@ class KnownTexts:
     """Parses configurations, each kind once. For several threads."""
 
     def __init__(self) -> None:
-        self._texts: dict[_Key, ParsedConfig] = {}
+        self._texts: BoundedCache[_Key, ParsedConfig] = BoundedCache(
+            max_entries=_MOST_TEXTS, max_bytes=_MOST_BYTES, max_entry_bytes=_MOST_TEXT_BYTES
+        )
         """By the text before the name and that after it, or by the whole text."""
         self._lock = threading.Lock()
         """Held for a change of them."""
@@ -36,15 +43,13 @@ class KnownTexts:
         if known is not None:
             return _copy(known, filename, None if found is None else found[1])
         parsed = parse_pbtxt(text, filename)
-        if len(text) > _MOST_CHARACTERS or parsed.problems or parsed.is_unread:
+        if parsed.problems or parsed.is_unread:
             return parsed
         if found is not None and not _is_name_of_model(parsed, found):
             return parsed
         kept = _copy(parsed, "", None if found is None else "")
         with self._lock:
-            self._texts[key] = kept
-            if len(self._texts) > _MOST_TEXTS:
-                del self._texts[next(iter(self._texts))]
+            self._texts.remember(key, kept, _SHARE_BYTES * len(text))
         return parsed
 
 

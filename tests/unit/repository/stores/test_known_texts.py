@@ -67,7 +67,7 @@ def test_known_text_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_number_of_kept_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_texts_module, "_MOST_TEXTS", 3)
-    monkeypatch.setattr(known_texts_module, "_MOST_CHARACTERS", 200)
+    monkeypatch.setattr(known_texts_module, "_MOST_TEXT_BYTES", 200 * known_texts_module._SHARE_BYTES)
     texts = KnownTexts()
     for rows in range(8):
         assert texts.parse(f"max_batch_size: {rows}", "f").config.max_batch_size == rows

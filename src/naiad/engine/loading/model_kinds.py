@@ -19,14 +19,19 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.remote_settings import is_remote
 from naiad.core.errors import ErrorCode, InferError, UnloadableError
+from naiad.core.limits.bounded_cache import BoundedCache
 from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.load_configuration import finish_config, inspected_files, prepare_config
 from naiad.repository.stores.store import ModelEntry
 
 _MOST_KINDS = 512
 """Kinds of models that are kept; the oldest is dropped."""
-_MOST_BYTES = 64 << 10
-"""A larger configuration is not kept."""
+_MOST_BYTES = 8 << 20
+"""Of all of them together."""
+_MOST_KIND_BYTES = 128 << 10
+"""A larger one is not kept."""
+_KIND_BYTES = 1024
+"""Of a kind besides the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class _Kind:
         return config
 
 
-class Configurations:
+class ModelKinds:
     """Prepares and finishes configurations, and holds them against the budget of a load. For several threads."""
 
     def __init__(
@@ -64,7 +69,9 @@ class Configurations:
         self._budget = budget
         self._settings_of = settings_of
         self._auto_complete = auto_complete
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: BoundedCache[Hashable, _Kind] = BoundedCache(
+            max_entries=_MOST_KINDS, max_bytes=_MOST_BYTES, max_entry_bytes=_MOST_KIND_BYTES
+        )
         self._lock = threading.Lock()
         """Held for a change of them."""
 
@@ -145,12 +152,9 @@ class Configurations:
 
     def _keep(self, key: Hashable, config: ModelConfig, runtime: str, group_endings: Mapping[int, str]) -> None:
         content = _nameless(config, group_endings)
-        if len(content) > _MOST_BYTES:
-            return
         with self._lock:
-            self._kinds[key] = _Kind(content, runtime, group_endings)
-            if len(self._kinds) > _MOST_KINDS:
-                del self._kinds[next(iter(self._kinds))]
+            # The key has a configuration too, of about this size.
+            self._kinds.remember(key, _Kind(content, runtime, group_endings), 2 * len(content) + _KIND_BYTES)
 
 
 def _may_be_kept(config: ModelConfig, name: str) -> bool:

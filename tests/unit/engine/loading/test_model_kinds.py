@@ -8,10 +8,10 @@ import pytest
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
-from naiad.engine.loading import configurations as configurations_module
+from naiad.engine.loading import model_kinds as kinds_module
 from naiad.engine.loading.budget import LoadBudget
-from naiad.engine.loading.configurations import Configurations
 from naiad.engine.loading.load_configuration import read_config
+from naiad.engine.loading.model_kinds import ModelKinds
 from naiad.options.load_limits import LoadLimitOptions
 from naiad.repository.stores.store import LocalStore
 
@@ -23,9 +23,9 @@ IDENTITY = f'backend: "identity" max_batch_size: 8 {TENSORS}'
 LIMITS = LoadLimitOptions(max_instances=4).resolved(memory_bytes=1 << 34, cores=4)
 
 
-def make(directory: Path | None = None) -> Configurations:
+def make(directory: Path | None = None) -> ModelKinds:
     registry = BackendRegistry({}, directory)
-    return Configurations(registry, LoadBudget(LIMITS), lambda config: {}, auto_complete=True)
+    return ModelKinds(registry, LoadBudget(LIMITS), lambda config: {}, auto_complete=True)
 
 
 def write(root: Path, name: str, config: str | None, *files: str) -> None:
@@ -36,12 +36,12 @@ def write(root: Path, name: str, config: str | None, *files: str) -> None:
         (root / name / "config.pbtxt").write_text(config)
 
 
-def prepared(configurations: Configurations, root: Path, name: str) -> tuple[ModelConfig, InferError | None]:
+def prepared(configurations: ModelKinds, root: Path, name: str) -> tuple[ModelConfig, InferError | None]:
     entry = LocalStore(root).open_model(name)
     return configurations.prepare(read_config(entry, required=False), entry, [*entry.version_dirs])
 
 
-def finished(configurations: Configurations, root: Path, name: str, *, rows: int = 0, count: int = 2) -> ModelConfig:
+def finished(configurations: ModelKinds, root: Path, name: str, *, rows: int = 0, count: int = 2) -> ModelConfig:
     config, reason = prepared(configurations, root, name)
     assert reason is None
     completed = ModelConfig()
@@ -81,8 +81,8 @@ def test_second_model_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.M
     for name in ("first", "second"):
         write(tmp_path, name, IDENTITY)
     finished(shared, tmp_path, "first")
-    monkeypatch.delattr(configurations_module, "prepare_config")
-    monkeypatch.delattr(configurations_module, "finish_config")
+    monkeypatch.delattr(kinds_module, "prepare_config")
+    monkeypatch.delattr(kinds_module, "finish_config")
     assert finished(shared, tmp_path, "second").name == "second"
 
 
@@ -168,7 +168,7 @@ def test_new_backend_directory_counts_at_once(tmp_path: Path) -> None:
 
 
 def test_number_of_kinds_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configurations_module, "_MOST_KINDS", 3)
+    monkeypatch.setattr(kinds_module, "_MOST_KINDS", 3)
     shared = make()
     for rows in range(1, 8):
         write(tmp_path, "m", IDENTITY.replace("8", str(rows)))
