@@ -6,7 +6,8 @@ intra-op threads, which those that call `Run` join. With k instances and a pool 
 as one of them, so it starts t-1), at most k + t - 1 threads compute.
 """
 
-import importlib
+import importlib.machinery
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,7 @@ _SILENT = 4
 """Log severity FATAL: errors are raised, and logged once, where they are caught."""
 
 _EXTENSIONS = "onnxruntime_extensions"
+_EXTENSIONS_LIBRARY = "_extensions_pydll"
 _PASSED_ON = "session."
 """Parameters that begin so are ONNX Runtime session configuration entries."""
 _SPINNING_BYTES = 256 << 10
@@ -240,14 +242,23 @@ def _register_operators(options: Any, context: ModelContext) -> None:
 
 
 def _extensions_library(context: ModelContext) -> str:
+    """Return the library of operators in onnxruntime-extensions, without importing the package.
+
+    The import takes PyTorch and transformers along where they are installed: seconds at the start of a server.
+    """
     try:
-        library: str = importlib.import_module(_EXTENSIONS).get_library_path()
+        package = importlib.util.find_spec(_EXTENSIONS)
+        folders = (package.submodule_search_locations or ()) if package is not None else ()
+        library = importlib.machinery.PathFinder.find_spec(_EXTENSIONS_LIBRARY, list(folders)) if folders else None
+        if library is not None and library.origin is not None:
+            return library.origin
+        path: str = importlib.import_module(_EXTENSIONS).get_library_path()
     except ImportError as error:
         raise invalid_argument(
             f"model '{context.name}': model_operations.op_library_filename '{_EXTENSIONS}' is the library of a "
             f"package that is not installed ({error}): pip install onnxruntime-extensions"
         ) from error
-    return library
+    return path
 
 
 def model_path(context: ModelContext) -> Path:
