@@ -284,10 +284,8 @@ class DynamicScheduler(Scheduler):
         rows = request.batch_size or 1
         if rows in self._preferred:
             reason = self._preferred_reason(rows)
-        elif rows < self._largest_preferred:
-            reason = "idle"
         else:
-            reason = "full" if rows >= self._max_rows else "preferred"
+            reason = "full" if rows >= self._max_rows else "preferred" if rows >= self._largest_preferred else "idle"
         return Batch([request], request.batch_size, reason)
 
     def _check_overload(self, now_ns: int) -> bool:

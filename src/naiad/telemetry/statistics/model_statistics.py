@@ -100,7 +100,7 @@ class ModelStatistics:
     of n requests that end together are n times the end minus the sum of their arrivals.
 
     What a batch of one request costs here is mostly code that the processor's caches have lost since the last
-    request. So such batches are only noted, and counted together: by every 16th, and by whoever reads.
+    request. So such batches are only noted, and counted together: by every 16th, and by each reader.
     """
 
     def __init__(

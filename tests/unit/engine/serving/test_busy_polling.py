@@ -202,7 +202,7 @@ def test_polling_holds_if_it_makes_the_client_faster(polling_us: int, sleeping_u
     assert client.send(HOLD_COUNT - 2) == [polls] * (HOLD_COUNT - 2)
 
 
-def test_a_changed_machine_is_noticed_by_the_next_trial() -> None:
+def test_next_trial_notices_a_changed_machine() -> None:
     client = LoneClient(100_000, 100_000)
     client.send(TRIAL_COUNT)
     assert set(client.send(HOLD_COUNT - 2)) == {False}
@@ -226,7 +226,7 @@ def test_pauses_of_the_client_prove_nothing() -> None:
     assert set(client.send(10 * RUN_COUNT)) == {True}
 
 
-def test_loop_sleeps_at_once_where_polling_is_no_faster(clock: list[int]) -> None:
+def test_loop_sleeps_where_polling_is_no_faster(clock: list[int]) -> None:
     loop = CountingLoop()
     busy_polling = BusyPolling(loop, 500_000, PollingTrial())
     stayed = []

@@ -7,7 +7,7 @@ model became 5,900 at 320 instead of 370 us of CPU each, 4,470 of an ONNX model 
 
 Whether it helps depends on the machine and on what else runs there: many virtual machines poll in their kernel before
 they halt, and one client then gets its responses as soon without busy polling, for a fifth less CPU. Nothing in the
-process can tell, so `PollingTrial` measures both.
+process shows it beforehand, so `PollingTrial` measures both.
 
 `SerialClients` detects clients that send one request at a time to a batching model.
 """
@@ -85,7 +85,7 @@ class PollingTrial:
     longer run. Busy polling costs CPU, so it has to be faster by a margin.
     """
 
-    __slots__ = ("_count", "_last_ns", "_run", "_sums_ns", "polls")
+    __slots__ = ("_count", "_last_ns", "_polling_ns", "_run", "_sleeping_ns", "polls")
 
     def __init__(self) -> None:
         self.polls = True
@@ -94,8 +94,8 @@ class PollingTrial:
         """Number of the run: an even one polls and an odd one sleeps; the one after them is the longer run."""
         self._count = 0
         self._last_ns = 0
-        self._sums_ns = [0, 0]
-        """Of the runs with busy polling, and without; earlier trials count half as much each time."""
+        self._polling_ns = self._sleeping_ns = 0
+        """Sums of the runs with busy polling, and without; earlier trials count half as much each time."""
 
     def note(self, now_ns: int) -> bool:
         """Note that a response was sent, and return `polls` for the next request."""
@@ -103,8 +103,10 @@ class PollingTrial:
         period_ns, self._last_ns = now_ns - self._last_ns, now_ns
         if period_ns < LONGEST_PERIOD_NS:
             self._count += 1
-            if self._run < _RUNS:
-                self._sums_ns[self._run % 2] += period_ns
+            if self._run < _RUNS and self.polls:
+                self._polling_ns += period_ns
+            elif self._run < _RUNS:
+                self._sleeping_ns += period_ns
             if self._count >= (RUN_COUNT if self._run < _RUNS else HOLD_COUNT):
                 self._end_run()
         return self.polls
@@ -115,11 +117,11 @@ class PollingTrial:
         if self._run < _RUNS:
             self.polls = self._run % 2 == 0
         elif self._run == _RUNS:
-            polling_ns, sleeping_ns = self._sums_ns
-            self.polls = polling_ns * _MARGIN < sleeping_ns
+            self.polls = self._polling_ns * _MARGIN < self._sleeping_ns
         else:
             self._run, self.polls = 0, True
-            self._sums_ns = [sum_ns // 2 for sum_ns in self._sums_ns]
+            self._polling_ns //= 2
+            self._sleeping_ns //= 2
 
 
 class BusyPolling:
