@@ -159,12 +159,14 @@ class DynamicScheduler(Scheduler):
         """Priority to level; created by the first request of a level, since the number of levels is unbounded."""
         self._queues: list[RequestQueue] = []
         """All queues in the order in which requests leave."""
-        self._default_level = self._add_level(self._default_priority)
+        self._takes_single = False
+        """Whether a single queued request leaves at once: there is one queue, and nothing it could wait for."""
         policies = (self._default_policy, *self._level_policies.values())
         self._has_policies = any(policy != QueueLimits() for policy in policies)
         self._is_watchful = self._has_policies
         """Whether `enqueue` takes the slow path: there are policies, or the queue is overloaded."""
         self.has_timeouts = any(policy.timeout_ns for policy in policies)
+        self._default_level = self._add_level(self._default_priority)
         self._deadlines = Deadlines()
         self._rejected: list[Dropped] = []
         self._release_ns = 0
@@ -213,6 +215,8 @@ class DynamicScheduler(Scheduler):
 
     def _list_queues(self) -> None:
         self._queues = [queue for level in self._ordered_levels() for queue in level.queues]
+        may_wait = self._delay_ns or self._strategy is not None or self.has_timeouts or self._skips_shapes
+        self._takes_single = len(self._queues) == 1 and not may_wait
 
     def _queue_for(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> RequestQueue:
         if self._has_policies:
@@ -261,11 +265,28 @@ class DynamicScheduler(Scheduler):
         ):
             self._release_ns = 0
             return None
+        if self.pending_count == 1 and self._takes_single and self._look_ns:
+            return self._take_single(self._queues[0])
         if self._skips_shapes:
             return self._take_by_shape(now_ns)
         candidate = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
         reason = self._decide(candidate, now_ns)
         return self._release(candidate.requests, reason) if reason else None
+
+    def _take_single(self, queue: RequestQueue) -> Batch:
+        """Return the only queued request, by the same rules, where nothing lets a batch wait."""
+        request = queue.requests.popleft()
+        while request.queue is not queue:
+            request = queue.requests.popleft()
+        request.queue = None
+        queue.live_count -= 1
+        self.pending_count = 0
+        rows = request.batch_size or 1
+        if rows in self._preferred:
+            reason = self._preferred_reason(rows)
+        else:
+            reason = "full" if rows >= self._max_rows else "preferred" if rows >= self._largest_preferred else "idle"
+        return Batch([request], request.batch_size, reason)
 
     def _check_overload(self, now_ns: int) -> bool:
         """Check for overload and apply the result to the queue; return whether requests are still queued."""

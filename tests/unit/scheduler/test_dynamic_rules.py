@@ -1,6 +1,8 @@
 """The dynamic batcher's rules on size, shape and delay, with time as an argument."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from naiad.scheduler.dynamic import DynamicScheduler
 from support.scheduling import MS, enqueue_all, waiting_request
@@ -269,3 +271,28 @@ class TestWaking:
         assert scheduler.take(0) is None
         scheduler.cancel(request)
         assert scheduler.enqueue(waiting_request(at_ns=1), 1)
+
+
+@given(
+    preferred=st.sets(st.integers(1, 8), max_size=3),
+    rows=st.lists(st.integers(0, 10), min_size=1, max_size=5),
+    cancelled=st.sets(st.integers(0, 4)),
+    levels=st.sampled_from([0, 2]),
+)
+def test_a_single_request_leaves_as_by_all_rules(preferred, rows, cancelled, levels):
+    settings = {"preferred_batch_sizes": preferred, "priority_levels": levels}
+    found = []
+    for takes_single in (True, False):
+        scheduler = batcher(**settings)
+        requests = [waiting_request(rows=n) for n in rows]
+        if not takes_single:
+            scheduler._takes_single = False
+        for number, request in enumerate(requests):
+            scheduler.enqueue(request, 0)
+            if number in cancelled:
+                scheduler.cancel(request)
+            elif number % 2:
+                found.append((taken(scheduler), scheduler.pending_count))
+        found += [(taken(scheduler), scheduler.pending_count) for _ in rows]
+        assert scheduler.pending_count == 0
+    assert found[: len(found) // 2] == found[len(found) // 2 :]

@@ -33,6 +33,12 @@ _NO_FAILURES = dict.fromkeys(FailureReason, 0)
 """Copied, because each reason is hashed by a call of Python."""
 RECENT_LIMIT = 32
 """Number of executed batches that are kept one by one."""
+_MOST_NOTED = 16
+"""Batches of one request that are noted before they are counted together; a longer pause would be felt."""
+
+_Noted = tuple[int, int, int, int, int, int, int, int, int, str, str]
+"""A batch of one request: its arrival, the five times of its execution and its end in monotonic ns, the epoch time in
+ns; then batch size, rows, release reason and decision."""
 
 
 class LatencySample(NamedTuple):
@@ -92,6 +98,9 @@ class ModelStatistics:
 
     Instance threads record once per batch, under a lock of its own. Most sums are computed per batch: the durations
     of n requests that end together are n times the end minus the sum of their arrivals.
+
+    What a batch of one request costs here is mostly code that the processor's caches have lost since the last
+    request. So such batches are only noted, and counted together: by every 16th, and by each reader.
     """
 
     def __init__(
@@ -144,11 +153,13 @@ class ModelStatistics:
         self._observers: tuple[RequestObserver, ...] = ()
         """Empty while nothing asks for single requests, which then costs one branch for each batch."""
         self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
+        self._noted: deque[_Noted] = deque()
+        """Batches that are not counted yet. Threads append without the lock, and only its holder removes."""
 
     @property
     def request_count(self) -> int:
-        """Requests that have ended, as they are counted at this moment; without the lock."""
-        return self._success_count + self._fail_count
+        """Requests that have ended, as they are known at this moment; without the lock."""
+        return self._success_count + self._fail_count + len(self._noted)
 
     def keep_samples(self) -> None:
         """Keep the latencies of recent requests from now on, for summaries; bounded."""
@@ -190,7 +201,9 @@ class ModelStatistics:
                 if not requests and not self._answered_is_success:
                     return
                 break
-        # Loops: a comprehension costs a call, which is most of what a batch of one costs here.
+        if len(requests) == 1 and requests is batch.requests and not (wall_ms or self._observers):
+            self._note(batch, requests[0], end_ns)
+            return
         arrivals = []
         rows = 0
         for request in requests:
@@ -198,9 +211,47 @@ class ModelStatistics:
             # Triton: a request counts as at least one row.
             rows += request.batch_size or 1
         with self._lock:
+            self._count_noted()
             durations = self._record_execution(batch, wall_ms)
             if arrivals:
-                self._record_successes(requests, arrivals, durations, batch.exec_start_ns, end_ns)
+                self._count_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+                for observer in self._observers:
+                    observer.note_successes(requests, durations, batch.exec_start_ns, end_ns)
+            self._inference_count += rows
+
+    def _note(self, batch: Batch, request: InferRequest, end_ns: int) -> None:
+        """Note a batch of one request, which has succeeded and which nothing observes."""
+        noted = self._noted
+        noted.append(
+            (
+                request.arrival_ns,
+                batch.exec_start_ns,
+                batch.compute_start_ns,
+                batch.compute_end_ns,
+                batch.exec_end_ns,
+                end_ns,
+                time.time_ns(),
+                batch.size,
+                request.batch_size or 1,
+                batch.release_reason,
+                batch.decision,
+            )
+        )
+        if len(noted) >= _MOST_NOTED:
+            with self._lock:
+                self._count_noted()
+
+    def _count_noted(self) -> None:
+        """Count the batches that were noted. The lock is held."""
+        noted = self._noted
+        while noted:
+            arrival, start, compute_start, compute_end, exec_end, end, wall, size, rows, reason, decision = (
+                noted.popleft()
+            )
+            durations = (compute_start - start, compute_end - compute_start, exec_end - compute_end)
+            self._count_execution(durations, size, reason, wall // 1_000_000)
+            self._recent.append((arrival, start, exec_end, size, 1, reason, decision))
+            self._count_successes((arrival,), durations, start, end)
             self._inference_count += rows
 
     def record_batch_failure(
@@ -208,6 +259,7 @@ class ModelStatistics:
     ) -> None:
         """Count a batch whose execution failed as a whole: every request fails with `reason`."""
         with self._lock:
+            self._count_noted()
             count = len(batch.requests)
             self._fail_count += count
             self._fail_ns += count * end_ns - sum([request.arrival_ns for request in batch.requests])
@@ -221,6 +273,7 @@ class ModelStatistics:
     def record_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
         """Count a request with a response from the cache, `lookup_ns` after the start of the look-up."""
         with self._lock:
+            self._count_noted()
             self._success_count += 1
             self._request_ns += end_ns - request.arrival_ns
             self._last_hit_ns = end_ns
@@ -285,10 +338,7 @@ class ModelStatistics:
             batch.compute_end_ns - batch.compute_start_ns,
             batch.exec_end_ns - batch.compute_end_ns,
         )
-        self._last_inference_ms = wall_ms or time.time_ns() // 1_000_000
-        self._execution_count += 1
-        reasons = self._release_reasons
-        reasons[batch.release_reason] = reasons.get(batch.release_reason, 0) + 1
+        self._count_execution(durations, batch.size, batch.release_reason, wall_ms or time.time_ns() // 1_000_000)
         requests = batch.requests
         self._recent.append(
             (
@@ -301,23 +351,24 @@ class ModelStatistics:
                 batch.decision,
             )
         )
+        return durations
+
+    def _count_execution(self, durations: tuple[int, int, int], size: int, reason: str, wall_ms: int) -> None:
+        self._last_inference_ms = wall_ms
+        self._execution_count += 1
+        reasons = self._release_reasons
+        reasons[reason] = reasons.get(reason, 0) + 1
         # Bounded by the number of sizes, which is max_batch_size.
-        entry = self._batches.get(batch.size)
+        entry = self._batches.get(size)
         if entry is None:
-            entry = self._batches[batch.size] = [0, 0, 0, 0]
+            entry = self._batches[size] = [0, 0, 0, 0]
         entry[0] += 1
         entry[1] += durations[0]
         entry[2] += durations[1]
         entry[3] += durations[2]
-        return durations
 
-    def _record_successes(
-        self,
-        requests: Sequence[InferRequest],
-        arrivals: Sequence[int],
-        durations: tuple[int, int, int],
-        start_ns: int,
-        end_ns: int,
+    def _count_successes(
+        self, arrivals: Sequence[int], durations: tuple[int, int, int], start_ns: int, end_ns: int
     ) -> None:
         count = len(arrivals)
         arrived_ns = sum(arrivals)
@@ -335,9 +386,6 @@ class ModelStatistics:
         for position, duration in enumerate(durations):
             self._compute_ns[position] += count * duration
             buckets[position + 2][bisect_left(LATENCY_BOUNDS_NS, duration)] += count
-        if self._observers:
-            for observer in self._observers:
-                observer.note_successes(requests, durations, start_ns, end_ns)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -345,11 +393,13 @@ class ModelStatistics:
     def last_use_ns(self) -> int:
         """Monotonic end of the last execution, or of the last response from the cache; 0 before the first."""
         with self._lock:
+            self._count_noted()
             return max(self._recent[-1][2] if self._recent else 0, self._last_hit_ns)
 
     def snapshot(self) -> VersionStatistics:
         """Return the counts of one moment."""
         with self._lock:
+            self._count_noted()
             count = self._success_count
             # Triton: cache hits count as queued, but not as computed.
             executed = count - self._cache_hit[0]
@@ -386,6 +436,7 @@ class ModelStatistics:
     def live_counts(self, pending: int, executing: int) -> LiveCounts | None:
         """Return the counts of one moment in a small form; None if nothing was counted and nothing is in progress."""
         with self._lock:
+            self._count_noted()
             if not (self._success_count or self._fail_count or self._execution_count or pending or executing):
                 return None
             input_ns, infer_ns, output_ns = self._compute_ns
@@ -411,6 +462,7 @@ class ModelStatistics:
     def recent_batches(self) -> Sequence[RecentBatch]:
         """Return the last batches, oldest first; at most `RECENT_LIMIT`."""
         with self._lock:
+            self._count_noted()
             recent = list(self._recent)
         return [RecentBatch(*batch) for batch in recent]
 

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from naiad.engine.serving.dispatch import busy_polling as module
-from naiad.engine.serving.dispatch.busy_polling import BusyPolling
+from naiad.engine.serving.dispatch.busy_polling import (
+    HOLD_COUNT,
+    LONGEST_PERIOD_NS,
+    RUN_COUNT,
+    BusyPolling,
+    PollingTrial,
+)
 from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS
 from support.engine_parts import StepLoop
 
@@ -163,3 +169,73 @@ def test_it_goes_on_while_others_have_something_due(clock: list[int]) -> None:
     clock[0] = LATER_NS + 370
     loop.step()
     assert not outer.is_due
+
+
+class LoneClient:
+    """Sends its next request a while after each response."""
+
+    def __init__(self, polling_ns: int, sleeping_ns: int) -> None:
+        self.now_ns = LATER_NS
+        self.periods_ns = {True: polling_ns, False: sleeping_ns}
+        self.trial = PollingTrial()
+
+    def send(self, count: int) -> list[bool]:
+        """Return for each request whether the loop polled for the next one."""
+        polled = []
+        for _ in range(count):
+            polled.append(self.trial.note(self.now_ns))
+            self.now_ns += self.periods_ns[polled[-1]]
+        return polled
+
+
+TRIAL_COUNT = 4 * RUN_COUNT
+
+
+@pytest.mark.parametrize(
+    ("polling_us", "sleeping_us", "polls"),
+    [(100, 150, True), (100, 106, True), (100, 104, False), (100, 100, False), (150, 100, False)],
+)
+def test_polling_holds_if_it_makes_the_client_faster(polling_us: int, sleeping_us: int, polls: bool) -> None:
+    client = LoneClient(polling_us * 1000, sleeping_us * 1000)
+    tried = client.send(TRIAL_COUNT)
+    assert tried.count(True) in range(2 * RUN_COUNT - 2, 2 * RUN_COUNT + 3)
+    assert client.send(HOLD_COUNT - 2) == [polls] * (HOLD_COUNT - 2)
+
+
+def test_next_trial_notices_a_changed_machine() -> None:
+    client = LoneClient(100_000, 100_000)
+    client.send(TRIAL_COUNT)
+    assert set(client.send(HOLD_COUNT - 2)) == {False}
+    client.periods_ns[False] = 300_000
+    client.send(TRIAL_COUNT + 4)
+    assert set(client.send(HOLD_COUNT - 4)) == {True}
+
+
+def test_slow_moments_meet_both_ways() -> None:
+    client = LoneClient(100_000, 90_000)
+    client.send(RUN_COUNT)
+    client.periods_ns = {True: 200_000, False: 180_000}
+    client.send(2 * RUN_COUNT)
+    client.periods_ns = {True: 100_000, False: 90_000}
+    client.send(RUN_COUNT + 2)
+    assert not client.trial.polls
+
+
+def test_pauses_of_the_client_prove_nothing() -> None:
+    client = LoneClient(LONGEST_PERIOD_NS, LONGEST_PERIOD_NS)
+    assert set(client.send(10 * RUN_COUNT)) == {True}
+
+
+def test_loop_sleeps_where_polling_is_no_faster(clock: list[int]) -> None:
+    loop = CountingLoop()
+    busy_polling = BusyPolling(loop, 500_000, PollingTrial())
+    stayed = []
+    for _ in range(TRIAL_COUNT + 10):
+        busy_polling.begin()
+        stayed.append(loop.is_awake)
+        clock[0] += 100_000
+        busy_polling.end()
+        loop.step()
+    assert stayed[0]
+    assert not stayed[-1]
+    assert not busy_polling.is_due

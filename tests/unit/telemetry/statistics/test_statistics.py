@@ -1,12 +1,16 @@
 """ModelStatistics counts as Triton does."""
 
+import sys
+import threading
+from dataclasses import replace
+
 import pytest
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.statistics.model_statistics import LATENCIES, LatencySample, ModelStatistics
+from naiad.telemetry.statistics.model_statistics import LATENCIES, RECENT_LIMIT, LatencySample, ModelStatistics
 from naiad.telemetry.statistics.version_statistics import LATENCY_BOUNDS_NS, Duration
 
 MS = 1_000_000
@@ -215,3 +219,63 @@ def test_cache_hits_count_queue_but_not_compute():
     assert counts.compute_input.count == counts.compute_infer.count == counts.compute_output.count == 1
     assert (counts.cache_hit, counts.cache_miss) == (Duration(1, 5), Duration(1, 3))
     assert [sum(counts.latencies[name]) for name in LATENCIES] == [2, 2, 1, 1, 1]
+
+
+class TestSingleRequests:
+    """Batches of one request are noted, and counted together."""
+
+    @pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+    def test_every_reader_sees_all_of_them(self, count):
+        for read in ("snapshot", "live_counts", "recent_batches"):
+            statistics = ModelStatistics("m", "1")
+            for number in range(count):
+                statistics.record_batch(batch([request(number * MS, rows=2)]), [OK], 50 * MS)
+            assert statistics.request_count == count
+            found = getattr(statistics, read)(*([0, 0] if read == "live_counts" else []))
+            if read == "recent_batches":
+                assert [each.arrival_ns for each in found] == [n * MS for n in range(count)][-RECENT_LIMIT:]
+            else:
+                assert (found.inferences if read == "live_counts" else found.inference_count) == 2 * count
+        assert statistics.last_use_ns == batch([]).exec_end_ns
+
+    def test_they_count_as_when_each_is_observed(self):
+        class Observer:
+            def note_successes(self, requests, durations, start_ns, end_ns):
+                """Make each batch count at once."""
+
+        noted, observed = ModelStatistics("m", "1"), ModelStatistics("m", "1")
+        observed.observe(Observer())
+        for statistics in (noted, observed):
+            for number in range(1, 60):
+                rows = number % 3
+                made = batch(
+                    [request(number * 40_000, rows)], input_ns=number * 9_999, reason=("idle", "full")[rows % 2]
+                )
+                statistics.record_batch(made, [OK], made.exec_end_ns)
+                if number % 7 == 0:
+                    statistics.record_batch(batch([request(0), request(MS)]), [OK, OK], 20 * MS)
+        counts, expected = noted.snapshot(), observed.snapshot()
+        assert noted.recent_batches() == observed.recent_batches()
+        assert abs(counts.last_inference_ms - expected.last_inference_ms) < 60_000
+        assert replace(counts, last_inference_ms=0) == replace(expected, last_inference_ms=0)
+
+    def test_their_requests_are_not_kept(self):
+        statistics = ModelStatistics("m", "1")
+        one = request(0)
+        references = sys.getrefcount(one)
+        statistics.record_batch(batch([one]), [OK], 20 * MS)
+        assert sys.getrefcount(one) == references
+
+    def test_threads_lose_none(self):
+        statistics = ModelStatistics("m", "1")
+
+        def record():
+            for _ in range(2000):
+                statistics.record_batch(batch([request(0)]), [OK], 20 * MS)
+
+        threads = [threading.Thread(target=record) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            statistics.snapshot()
+        assert statistics.snapshot().success.count == 8000

@@ -36,7 +36,12 @@ from naiad.engine.admission import stopped
 from naiad.engine.instances.instance_resources import ModelResources
 from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.dispatch.batch_source import BatchSource
-from naiad.engine.serving.dispatch.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
+from naiad.engine.serving.dispatch.busy_polling import (
+    BusyPolling,
+    PollingTrial,
+    serial_clients_hint,
+    watch_for_serial_clients,
+)
 from naiad.engine.serving.dispatch.response_queue import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.dispatch.runners import InstanceRunner, InstanceRunners, join_all
 from naiad.scheduler.adaptive import AdaptiveScheduler
@@ -83,7 +88,7 @@ class Dispatcher:
         """Of an ordinary model: collects the responses after the return of `execute`."""
         self.open_requests = self.decoupled_responses or self.late
         """Requests that stay open beyond their batch, of any kind of model."""
-        self.request_busy_polling = BusyPolling(loop, _NEXT_REQUEST_NS)
+        self.request_busy_polling = BusyPolling(loop, _NEXT_REQUEST_NS, PollingTrial())
         """For runners on the loop: begins when the last request is completed, and ends with the next."""
         self._scheduler = scheduler
         self._statistics = statistics
