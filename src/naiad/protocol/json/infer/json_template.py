@@ -28,6 +28,8 @@ _CUT = b"\0"
 """A byte that no JSON document contains."""
 _OPEN = re.compile(rb"\[+")
 _NESTED = (b"[[", b" [[")
+_OF_NUMBERS = b"0123456789+-.eE,[] \t\r\n"
+"""What is in an array, also a nested one, that has only numbers."""
 _LIMIT_BYTES = 8192
 """Limit of the text around the data."""
 _loads = orjson.loads
@@ -108,11 +110,8 @@ class JsonTemplate:
                 is_nested = text.startswith(_NESTED, at)
                 end = _array_end(text, at) if is_nested else text.find(b"]", at) + 1
                 piece = text[at:end]
-                # No number contains these letters of true and false, which would be packed as numbers.
-                if b"u" in piece or b"l" in piece or not text.startswith(after, end):
-                    return None
-                # An empty text or object among arrays would vanish with them.
-                if is_nested and (b'"' in piece or b"{" in piece):
+                # True and false would be packed as numbers, and an empty text or object would vanish among arrays.
+                if piece.translate(None, _OF_NUMBERS) or not text.startswith(after, end):
                     return None
                 values = _loads(piece)
                 data.append(pack(*(_elements(values) if is_nested else values)))
