@@ -4,7 +4,7 @@ A document is cut at every `"data":` and behind the array that follows, which en
 `[`. If the text around is that of a decoded document, and the pieces cut out of both are arrays, the documents
 differ only in those arrays. This is safe because the text around has no backslash: each quote begins or ends a
 string, and so each `"data":` is the name of a member. A document with a piece that is no array has no template: such
-a piece may have members of the document in it, which would be those of all documents with the same text around.
+a piece may have members of the document in it, and all documents with the same text around would get them.
 """
 
 import re

@@ -162,7 +162,7 @@ NUMBER = b'{"inputs":[{"name":"A","shape":[1],"datatype":"INT32","data":%b}]}'
     ],
 )
 @pytest.mark.parametrize("later", [b"[1]", b"[[1]]", b"[1]]"])
-def test_other_documents_are_not_read_with_the_members_in_a_piece(data, later):
+def test_members_in_a_piece_have_no_template(data, later):
     decoder = InferJsonDecoder()
     for _ in range(SIGHTINGS + 2):
         header, *_ = decoder.decode("m", "", NUMBER % data, None)
@@ -170,7 +170,7 @@ def test_other_documents_are_not_read_with_the_members_in_a_piece(data, later):
     assert outcome(decoder, NUMBER % later) == outcome(InferJsonDecoder(), NUMBER % later)
 
 
-def test_requests_without_id_do_not_get_that_of_another():
+def test_requests_without_id_stay_without_one():
     decoder = InferJsonDecoder()
     text = NUMBER % b"[1]"
     for _ in range(SIGHTINGS + 2):
