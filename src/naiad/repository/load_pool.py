@@ -84,9 +84,14 @@ class LoadPool(Executor):
                 waiting, self._waiting = self._waiting, deque()
             for future, _ in waiting:
                 future.cancel()
-        while wait and (threads := list(self._begun_s)):
+        while wait and (threads := self._threads()):
             for thread in threads:
                 thread.join()
+
+    def _threads(self) -> list[threading.Thread]:
+        """Return the threads; the lock is not held: a thread that takes its next load is missing meanwhile."""
+        with self._lock:
+            return list(self._begun_s)
 
     def _start_thread(self) -> None:
         """Start a thread; the lock is held."""

@@ -160,3 +160,34 @@ def test_loads_go_on_without_further_threads(end: threading.Event, monkeypatch: 
             pool.add_thread_if_slow()
         end.set()
         assert results(futures) == [True] * 3
+
+
+def test_shutdown_waits_for_a_thread_between_two_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = LoadPool(1, "load")
+    begun, go_on = threading.Event(), threading.Event()
+    ends: list[bool] = []
+
+    def end_pool() -> None:
+        begun.set()
+        pool.shutdown()
+        ends.append(all(future.done() for future in futures))
+
+    stopping = threading.Thread(target=end_pool)
+
+    class Clock:
+        calls = 0
+
+        def monotonic(self) -> float:
+            self.calls += 1
+            if self.calls == 5:  # of the start 1, of the first load 2, and the thread takes the second one now
+                stopping.start()
+                begun.wait(WAIT_S)
+                stopping.join(0.1)  # it must not end yet
+            return float(self.calls)
+
+    monkeypatch.setattr(load_pool, "time", Clock())
+    futures = [pool.submit(go_on.wait, WAIT_S), pool.submit(lambda: None)]
+    go_on.set()
+    results(futures)
+    wait_until(lambda: bool(ends))
+    assert ends == [True]

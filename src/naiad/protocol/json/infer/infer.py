@@ -170,7 +170,7 @@ class InferJsonDecoder:
         header, data = self._intern(request.header, len(around)), _inline_data(request)
         # A template has no id of its own when the id was cut out, but the JSON may have a second one.
         if not has_cut_id or b'"id"' not in around:
-            template = learn(request, header, around, len(pieces))
+            template = learn(request, header, around, pieces, has_cut_id=has_cut_id)
             if template is not None:
                 self._memory.propose(header, self._templates, key, template, len(around))
         return header, request.id, data

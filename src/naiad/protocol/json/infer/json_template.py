@@ -1,9 +1,10 @@
 """JSON requests that differ only in their data: the text around the data identifies them and is not parsed again.
 
 A document is cut at every `"data":` and behind the array that follows, which ends with as many `]` as it begins with
-`[`. If the text around is that of a decoded
-document, and the pieces cut out are arrays, the documents differ only in those arrays. This is safe because the
-text around has no backslash: each quote begins or ends a string, and so each `"data":` is the name of a member.
+`[`. If the text around is that of a decoded document, and the pieces cut out of both are arrays, the documents
+differ only in those arrays. This is safe because the text around has no backslash: each quote begins or ends a
+string, and so each `"data":` is the name of a member. A document with a piece that is no array has no template: such
+a piece may have members of the document in it, and all documents with the same text around would get them.
 """
 
 import re
@@ -27,6 +28,8 @@ _CUT = b"\0"
 """A byte that no JSON document contains."""
 _OPEN = re.compile(rb"\[+")
 _NESTED = (b"[[", b" [[")
+_OF_NUMBERS = b"0123456789+-.eE,[] \t\r\n"
+"""What is in an array, also a nested one, that has only numbers."""
 _LIMIT_BYTES = 8192
 """Limit of the text around the data."""
 _loads = orjson.loads
@@ -107,8 +110,8 @@ class JsonTemplate:
                 is_nested = text.startswith(_NESTED, at)
                 end = _array_end(text, at) if is_nested else text.find(b"]", at) + 1
                 piece = text[at:end]
-                # No number contains these letters of true and false, which would be packed as numbers.
-                if b"u" in piece or b"l" in piece or not text.startswith(after, end):
+                # True and false would be packed as numbers, and an empty text or object would vanish among arrays.
+                if piece.translate(None, _OF_NUMBERS) or not text.startswith(after, end):
                     return None
                 values = _loads(piece)
                 data.append(pack(*(_elements(values) if is_nested else values)))
@@ -137,15 +140,28 @@ class JsonTemplate:
         return data
 
 
-def learn(request: JsonRequest, header: RequestHeader, around: bytes, piece_count: int) -> JsonTemplate | None:
-    """Return the template of a decoded and cut document; None if a template would be unsafe or without benefit."""
-    if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != piece_count:
+def learn(
+    request: JsonRequest, header: RequestHeader, around: bytes, pieces: Sequence[bytes], *, has_cut_id: bool = False
+) -> JsonTemplate | None:
+    """Return the template of a decoded and cut document; None if a template would be unsafe or without benefit.
+
+    `has_cut_id`: the id of the request is not in the text around, so the template has none.
+    """
+    count = len(pieces)
+    if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != count:
         return None
     if any(source.is_encoded for source in request.data):
         return None
     specs = [
         None if source.inline is None else spec for spec, source in zip(header.inputs, request.data, strict=True)
     ]
-    if len(specs) - specs.count(None) != piece_count:
+    if len(specs) - specs.count(None) != count or not all(map(_is_array, pieces)):
         return None
-    return JsonTemplate(header, request.id, specs, around)
+    return JsonTemplate(header, "" if has_cut_id else request.id, specs, around)
+
+
+def _is_array(piece: bytes) -> bool:
+    try:
+        return type(_loads(piece)) is list
+    except ValueError:
+        return False

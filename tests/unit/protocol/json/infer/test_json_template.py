@@ -43,11 +43,11 @@ def test_a_document_is_cut_around_its_arrays():
     ],
 )
 def test_nothing_is_learned_where_it_is_not_safe(around):
-    assert learn(REQUEST, HEADER, around, 1) is None
+    assert learn(REQUEST, HEADER, around, [b"[1,2]"]) is None
 
 
 def test_template_decodes_only_arrays():
-    template = learn(REQUEST, HEADER, b"{\0}", 1)
+    template = learn(REQUEST, HEADER, b"{\0}", [b"[1,2]"])
     assert template is not None
     assert template.fill([b"[0.5, 2]"]) == [b"\0\0\0\x3f\0\0\0\x40"]
     for piece in (b"[1,2,3]", b"[1,NaN]", b'[1,"2"]', b"[1,2", b"7", b"", b"[1e40,1]"):
@@ -116,10 +116,10 @@ def outcome(decoder, text):
         header, request_id, data = decoder.decode("m", "", text, None)
     except InferError as error:
         return error.code, error.message
-    return header.inputs, header.parameters, request_id, list(map(bytes, data))
+    return header.inputs, header.parameters, header.priority, request_id, list(map(bytes, data))
 
 
-MARKS = [b"]", b"[", b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"}", b"0", b"\0", b"x"]
+MARKS = [b"]", b"[", b"{},", b'"",', b'"data":', b'"data":[1,2]', b",", b"true", b"\\", b'"', b"}", b"0", b"\0", b"x"]
 
 
 @pytest.mark.parametrize("values", [[1, 2], [[1], [2]]], ids=["flat", "nested"])
@@ -148,6 +148,35 @@ def test_deep_data_is_decoded_as_if_unknown(depth, space):
         header.admission = "admitted"
     deep = text % ((b"[[" + space) * (depth // 2) + b"[" * (depth % 2) + b"7" + b"]" * depth)
     assert outcome(decoder, deep) == outcome(InferJsonDecoder(), deep)
+
+
+NUMBER = b'{"inputs":[{"name":"A","shape":[1],"datatype":"INT32","data":%b}]}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'[[1] ]}],"parameters":{"priority":7},"x":[{"y":[[1]]', id="members of the request"),
+        pytest.param(b'[[1] ],"x":[[1]]', id="members of the input"),
+        pytest.param(b"[ [1]]", id="a space between its brackets"),
+    ],
+)
+@pytest.mark.parametrize("later", [b"[1]", b"[[1]]", b"[1]]"])
+def test_members_in_a_piece_have_no_template(data, later):
+    decoder = InferJsonDecoder()
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", NUMBER % data, None)
+        header.admission = "admitted"
+    assert outcome(decoder, NUMBER % later) == outcome(InferJsonDecoder(), NUMBER % later)
+
+
+def test_requests_without_id_stay_without_one():
+    decoder = InferJsonDecoder()
+    text = NUMBER % b"[1]"
+    for _ in range(SIGHTINGS + 2):
+        header, *_ = decoder.decode("m", "", b'{"id":"a",' + text[1:], None)
+        header.admission = "admitted"
+    assert decoder.decode("m", "", text, None)[1] == ""
 
 
 def test_last_template_is_tried_first():
