@@ -20,6 +20,25 @@ assert "google.protobuf.internal.encoder" not in sys.modules
 assert python_message.GeneratedProtocolMessageType.__module__ == python_message.__name__
 assert "google.protobuf.internal.encoder" in sys.modules
 """
+_THREADS = """
+import inspect
+import sys
+import threading
+from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
+delay_protobuf_in_python()
+inspect.getmodule(sys._getframe())
+assert "google.protobuf.internal.encoder" not in sys.modules
+barrier = threading.Barrier(8)
+def use():
+    barrier.wait()
+    from google.protobuf.internal.python_message import GeneratedProtocolMessageType
+    print(GeneratedProtocolMessageType.__name__)
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
 _WITHOUT_C = """
 from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
 delay_protobuf_in_python()
@@ -36,6 +55,10 @@ def run(code: str, **environment: str) -> str:
 
 def test_first_use_executes_the_module() -> None:
     run(_START)
+
+
+def test_threads_at_once_find_all_of_it() -> None:
+    assert run(_THREADS).split() == ["GeneratedProtocolMessageType"] * 8
 
 
 def test_installation_without_the_part_in_c_uses_it() -> None:

@@ -44,6 +44,11 @@ class OnDemandTable:
         self.sizes.forget(key)
         self.devices.forget(key)
 
+    def pin_sizes(self, key: str) -> None:
+        """Note that a model is on demand no more and stays loaded."""
+        self.sizes.pin(key)
+        self.devices.pin(key)
+
     def leave_sizes(self, key: str) -> None:
         """Note that a model was unloaded."""
         self.sizes.leave(key)
@@ -61,7 +66,7 @@ class MeasuredModels(Generic[V]):
         use_of: Callable[[V], VersionUse],
         clock: Callable[[], float],
         *,
-        withdraw: Callable[[str], object],
+        withdraw: Callable[..., object],
         on_known: Callable[[], object],
     ) -> None:
         """`withdraw` gets a model that is not on demand after its load, `on_known` is called for each other one."""
@@ -89,12 +94,13 @@ class MeasuredModels(Generic[V]):
         with self._meter.disturb():
             load()
         keys = self._catalog.known_as(name)
-        self._note_loads(keys, (), LoadMeasure(self._meter.own_bytes()), 0)
+        self._note_loads(keys, (), LoadMeasure(self._meter.own_bytes()), 0, were_there=True)
 
     def load_measured(self, keys: Callable[[], Sequence[str]], load: Callable[[], None], protected: str = "") -> None:
         """Load models and note their sizes, and the sizes of members that have come with them. Raises InferError."""
         with self._changed:
             served = {each for key in keys() for each in self._residency.family(key) if self._catalog.is_served(each)}
+            were_there = any(self._catalog.is_served(key) and key not in self._residency.models for key in keys())
             meter, is_known = self._meter, self._is_measured(protected)
         imported_count = imported_modules()
         if is_known:
@@ -105,7 +111,8 @@ class MeasuredModels(Generic[V]):
         else:
             with meter.measure() as measure:
                 load()
-        self._note_loads(keys(), served, measure, imported_modules() - imported_count, protected)
+        imported_count = imported_modules() - imported_count
+        self._note_loads(keys(), served, measure, imported_count, protected, were_there=were_there)
 
     def _is_measured(self, key: str) -> bool:
         """Return whether the sizes of a model and of the members that it brings are known; the lock is held."""
@@ -121,8 +128,10 @@ class MeasuredModels(Generic[V]):
         measure: LoadMeasure,
         imported_count: int,
         protected: str = "",
+        *,
+        were_there: bool = False,
     ) -> None:
-        """Note what a load has brought; `served` were there before."""
+        """Note what a load has brought; `served` were there before, as the new ones `were_there`, not on demand."""
         for key in keys:
             self._note_served(key, must_be_known=key == protected)
         with self._changed:
@@ -137,7 +146,13 @@ class MeasuredModels(Generic[V]):
             if estimates:
                 brings_library = is_library(imported_count)
                 grown_bytes = measure.grown_bytes
-                self._sizes.note_loads(estimates, measure.begin_bytes, grown_bytes, brings_library=brings_library)
+                self._sizes.note_loads(
+                    estimates,
+                    measure.begin_bytes,
+                    grown_bytes,
+                    brings_library=brings_library,
+                    were_there=were_there,
+                )
                 gpus = {each: self._residency.models[each].gpus for each in new}
                 loads = {each: DeviceLoad(gpus[each], estimates[each], workers[each]) for each in new}
                 self._devices.note_loads(loads, measure)
@@ -161,7 +176,7 @@ class MeasuredModels(Generic[V]):
             return
         policy = read_load_policy(config, self._settings.default)
         if not policy.is_on_demand:
-            self._withdraw(key)
+            self._withdraw(key, stays=True)
             return
         gpus = gpu_budgets_of(config, self._meter.devices.budgets)
         record = self._controller.loaded.records.get(key)
@@ -202,6 +217,8 @@ class MeasuredModels(Generic[V]):
         if not budget_bytes:
             return
         loading = residency.of_phase(ResidencePhase.LOADING)
+        if residency.count(ResidencePhase.COLD) == len(residency.models) and self._meter.is_quiet:
+            self._sizes.begin_again()
         loading_bytes = sum(residency.models[key].charged.get(HOST, 0) for key in loading)
         unexplained_bytes = self._sizes.note_unexplained(loading_bytes, budget_bytes)
         # What a model with workers is charged while it loads is not in this process.

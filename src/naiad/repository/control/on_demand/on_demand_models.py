@@ -116,7 +116,7 @@ class OnDemandModels(Generic[V]):
             return False  # the load reports it
         try:
             if not self._says_on_demand(entry):
-                self.withdraw(key)
+                self.withdraw(key, stays=True)
                 return False
             if self._catalog.is_served(key):
                 return False
@@ -143,13 +143,13 @@ class OnDemandModels(Generic[V]):
         self._catalog.note_cold(key, plan.versions)
         self._start_sweeper()
 
-    def withdraw(self, key: str) -> None:
-        """Note that requests load a model no more."""
+    def withdraw(self, key: str, *, stays: bool = False) -> None:
+        """Note that requests load a model no more. `stays`: it is pinned now, and what is loaded of it stays."""
         with self._changed:
             if key not in self._residency.models:
                 return
             self._residency.remove(key)
-            self._table.forget_sizes(key)
+            (self._table.pin_sizes if stays else self._table.forget_sizes)(key)
             self._known.forget(key)
             self._line.notify()
         self._catalog.end_on_demand(key)

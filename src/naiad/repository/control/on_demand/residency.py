@@ -322,11 +322,33 @@ class Residency:
 
     def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
         """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
-        excess = {
-            each: self.used[each] + self.unexplained.get(each, 0) - self._leaving[each] - limit_bytes
-            for each, limit_bytes in self._limits.items()
-        }
+        excess = {budget: self._excess(budget, limit_bytes) for budget, limit_bytes in self._limits.items()}
         return self._victims(excess, look, now_s, idle_only=True)
+
+    def _excess(self, budget: str, limit_bytes: int) -> int:
+        """Return what is taken beyond a budget, less than 0 for room.
+
+        What no model explains makes no model leave that was loaded beside it, because no other one had anything: its
+        next request would load it again, and so on.
+        """
+        size_bytes = self.used[budget] - self._leaving[budget] - limit_bytes
+        unexplained_bytes = self.unexplained.get(budget, 0)
+        if unexplained_bytes > 0 and size_bytes + unexplained_bytes > 0 and self._is_of_one_family(budget):
+            return size_bytes
+        return size_bytes + unexplained_bytes
+
+    def _is_of_one_family(self, budget: str) -> bool:
+        """Return whether all that stay and have some of a budget are one model with its members."""
+        found = {
+            name
+            for name, model in self.models.items()
+            if model.charged.get(budget, 0) and model.phase is not ResidencePhase.EVICTING
+        }
+        return any(
+            found.issubset((root, *self._members_below(root)))
+            for name in itertools.islice(found, 1)
+            for root in (name, *self._loaded_above(name))
+        )
 
     def idle(self, uses: Uses, now_s: float) -> list[list[str]]:
         """Return the groups to unload because no request has come for long enough."""

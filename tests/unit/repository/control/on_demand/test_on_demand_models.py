@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -402,6 +403,76 @@ def test_growth_by_pinned_models_is_not_charged(scenes: Callable[..., Scene]) ->
     scene.control.load_model("pinned-one", {})
     scene.now_s += 1
     scene.ready["a"][1].last_s = scene.now_s
+    models.sweep()
+    assert models.used[HOST] == 2 * MB
+
+
+@pytest.mark.parametrize("is_default", [True, False], ids=["by-default", "by-itself"])
+def test_model_that_becomes_pinned_is_no_growth(scenes: Callable[..., Scene], is_default: bool) -> None:
+    scene = scenes(budget=160 * MB, mode="explicit")
+    scene.settings = replace(scene.settings, default=LoadPolicy(is_on_demand=is_default))
+    scene.write("a", 2 * MB)
+    other = scene.write("other", 60 * MB).parent
+    for name in ("a", "other"):
+        (scene.root / name / "on-demand").touch()
+    models = scene.open()
+    for name in ("a", "other"):
+        assert scene.request(models, name) is None
+    (other / "on-demand").unlink()
+    (other / "pinned").touch()
+    (other / "1" / "more").write_bytes(bytes(MB))
+    assert scene.control is not None
+    scene.control.load_model("other", {})
+    assert models.find("other") is None
+    for _ in range(5):
+        scene.now_s += 1
+        scene.ready["a"][1].last_s = scene.now_s
+        models.sweep()
+    assert models.used[HOST] == 2 * MB
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_pinned_model_that_becomes_on_demand_counts(scenes: Callable[..., Scene], is_served: bool) -> None:
+    scene = scenes(mode="explicit", budget=64 * MB)
+    scene.settings = replace(scene.settings, default=LoadPolicy())
+    scene.at_start = ["b"] if is_served else []
+    scene.write("a", 2 * MB)
+    scene.write("b", 40 * MB)
+    (scene.root / "a" / "on-demand").touch()
+    models = scene.open()
+    assert scene.control is not None
+    (scene.root / "b" / "on-demand").touch()
+    scene.control.load_model("b", {})
+    scene.control.load_model("a", {})
+    for _ in range(5):
+        scene.now_s += 1
+        models.sweep()
+    assert models.used[HOST] == 42 * MB
+    scene.control.unload_model("b", {})
+    for _ in range(5):
+        scene.now_s += 1
+        models.sweep()
+    assert models.used[HOST] == 2 * MB
+
+
+def test_sizes_begin_again_when_no_model_is_loaded(scenes: Callable[..., Scene]) -> None:
+    scene = scenes(mode="explicit", budget=64 * MB)
+    scene.settings = replace(scene.settings, default=LoadPolicy(is_on_demand=True, idle_unload_s=10.0))
+    scene.write("a", 2 * MB)
+    (scene.write("pinned-one", 40 * MB).parent / "pinned").touch()
+    models = scene.open()
+    assert scene.request(models, "a") is None
+    assert scene.control is not None
+    scene.control.unload_model("pinned-one", {})
+    version = scene.ready["a"][1]
+    scene.now_s += 11
+    models.sweep()
+    assert version.is_stopping.wait(WAIT_S)
+    deadline_s = time.monotonic() + WAIT_S
+    while models.counts()["cold"] != 1 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    models.sweep()
+    assert scene.request(models, "a") is None
     models.sweep()
     assert models.used[HOST] == 2 * MB
 

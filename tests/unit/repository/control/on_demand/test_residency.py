@@ -69,8 +69,30 @@ def test_unexplained_growth_takes_room() -> None:
     residency.evicted("m0", 6.0)
     assert residency.room("m1", dict, 6.0).is_admitted
     residency.loaded("m1", {HOST: 4 * MB}, 6.0, is_protected=False)
-    residency.unexplained = {HOST: 7 * MB}
-    assert residency.excess(lambda: {"m1": Use(1.0)}, 9.0) == [["m1"]]
+    residency.unexplained = {}
+    load(residency, "m2", 7.0)
+    residency.unexplained = {HOST: 3 * MB}
+    assert residency.excess(lambda: {"m1": Use(1.0), "m2": Use(2.0)}, 9.0) == [["m1"]]
+
+
+def test_lone_model_stays_beside_unexplained_growth() -> None:
+    residency = table()
+    residency.unexplained = {HOST: 2 * MB}
+    load(residency, "m0", size=9 * MB)
+    assert residency.excess(lambda: {"m0": Use(1.0)}, 9.0) == [], "its next request would load it again, and so on"
+    residency.resize("m0", {HOST: 11 * MB})
+    assert residency.excess(lambda: {"m0": Use(1.0)}, 9.0) == [["m0"]]
+
+
+def test_lone_ensemble_stays_beside_unexplained_growth() -> None:
+    residency = table()
+    residency.add("all", ON_DEMAND, 0, ["m0", "m1"])
+    residency.unexplained = {HOST: 3 * MB}
+    assert residency.ask("all", 0.0) is Ask.BEGIN
+    assert residency.room("all", dict, 0.0).is_admitted
+    for name, size in (("m0", 4 * MB), ("m1", 4 * MB), ("all", 0)):
+        residency.loaded(name, {HOST: size}, 0.0, is_protected=False)
+    assert residency.excess(dict, 9.0) == []
 
 
 def test_models_smaller_than_measured_leave_room() -> None:

@@ -117,6 +117,12 @@ class DeviceSizes:
         for sizes in self._sizes.values():
             sizes.leave(key)
 
+    def pin(self, key: str) -> None:
+        """Note that a model stays loaded, but is on demand no more."""
+        for sizes in self._sizes.values():
+            sizes.pin(key)
+        self.forget(key)
+
     def forget(self, key: str) -> None:
         """Note that a model is on demand no more, or has other files."""
         self.leave(key)

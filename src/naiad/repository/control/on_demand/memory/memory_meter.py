@@ -79,6 +79,12 @@ class MemoryMeter:
             with self._lock:
                 self._others -= 1
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing loads or is unloaded."""
+        with self._lock:
+            return not self._others and not self._lane.locked()
+
     def own_bytes(self) -> int:
         """Return the resident memory of this process."""
         return self._read_bytes()

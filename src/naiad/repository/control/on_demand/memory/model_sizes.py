@@ -54,15 +54,25 @@ class ModelSizes:
         self._unexplained_bytes = 0.0
 
     def note_loads(
-        self, estimates: Mapping[str, int], begin_bytes: int, grown_bytes: int | None, *, brings_library: bool = False
+        self,
+        estimates: Mapping[str, int],
+        begin_bytes: int,
+        grown_bytes: int | None,
+        *,
+        brings_library: bool = False,
+        were_there: bool = False,
     ) -> None:
         """Note models that were loaded together: the growth is split as their estimated sizes are.
 
         `grown_bytes`: None for a load that could not be measured. It counts as it did before, or as its files let
         expect from the loads that were measured. `brings_library`: the growth has what later models need no more.
+        `were_there`: the models were loaded before, and not on demand, or before the begin.
         """
         if self._base_bytes < 0:
             self._base_bytes = begin_bytes
+        if were_there:
+            self._base_bytes += grown_bytes or 0
+            grown_bytes = None
         total = sum(estimates.values())
         if grown_bytes is not None and brings_library:
             model_bytes = min(grown_bytes, total * _LIBRARY_SHARE + _LIBRARY_BYTES)
@@ -79,6 +89,7 @@ class ModelSizes:
                 self._measured_bytes[key] = size_bytes
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
+            self._base_bytes -= size_bytes if were_there else 0
 
     def assume(self, key: str, size_bytes: int) -> None:
         """Note a model whose memory cannot be read."""
@@ -89,6 +100,17 @@ class ModelSizes:
         """Note what a load has added to the process that brought no model on demand: it is none of their growth."""
         if self.has_begun:
             self._base_bytes += grown_bytes
+
+    def pin(self, key: str) -> None:
+        """Note that a model stays loaded, but is on demand no more: what it has is no growth of another one."""
+        self.note_others(self.own_bytes.get(key, 0))
+        self.forget(key)
+
+    def begin_again(self) -> None:
+        """Note that no model is loaded: what the process has now, it has without them."""
+        if self.has_begun:
+            self._base_bytes = self._meter.own_bytes()
+            self._unexplained_bytes = 0.0
 
     @property
     def has_begun(self) -> bool:
@@ -115,11 +137,13 @@ class ModelSizes:
         It is what models take when they execute for the first time, what is left between the pieces of the heap, and
         what loads have for a moment: of models of 4 MB a tenth. The sizes of models do not have it, because most
         loads and executions go on beside others. It is less than nothing if models take less than was measured.
-        `loading_bytes` is what models take that load now. Called about once a second.
+        `loading_bytes` is what models take that load now: they have it already, or nothing of it, or a part.
+        Called about once a second.
         """
         if not self.has_begun:
             return 0
-        excess_bytes = self._meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values()) - loading_bytes
+        grown_bytes = self._meter.own_bytes() - self._base_bytes - sum(self.own_bytes.values())
+        excess_bytes = max(grown_bytes - loading_bytes, min(grown_bytes, 0))
         most_bytes, least_bytes = budget_bytes // _MOST_UNEXPLAINED, -budget_bytes // _LEAST_UNEXPLAINED
         bounded_bytes = min(most_bytes, max(least_bytes, excess_bytes))
         self._unexplained_bytes += _UNEXPLAINED_RATE * (bounded_bytes - self._unexplained_bytes)
@@ -139,6 +163,9 @@ class ModelSizes:
             return ()
         for key, size_bytes in sizes.items():
             self.own_bytes[key] = min(self._most_bytes[key], size_bytes + excess_bytes * size_bytes // total)
+        explained_bytes = sum(self.own_bytes[key] for key in sizes) - total
+        if self._unexplained_bytes > 0:
+            self._unexplained_bytes = max(0.0, self._unexplained_bytes - explained_bytes)
         return sizes.keys()
 
 

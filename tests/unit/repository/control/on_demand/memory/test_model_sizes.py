@@ -93,6 +93,33 @@ def test_unexplained_growth_is_averaged_and_bounded() -> None:
     assert abs(found + 50 * MB) < MB // 10
 
 
+def test_load_in_progress_is_no_room_for_others() -> None:
+    resident = [100 * MB]
+    sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
+    sizes.note_loads({"a": 10 * MB}, 100 * MB, 10 * MB)
+    resident[0] = 110 * MB
+    for _ in range(40):
+        found = sizes.note_unexplained(200 * MB, 400 * MB)
+    assert found == 0
+    resident[0] = 105 * MB
+    for _ in range(60):
+        found = sizes.note_unexplained(200 * MB, 400 * MB)
+    assert abs(found + 5 * MB) < MB // 10
+
+
+def test_growth_that_is_charged_is_explained() -> None:
+    resident = [100 * MB]
+    sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
+    sizes.note_loads({"a": 50 * MB}, 100 * MB, 50 * MB)
+    resident[0] = 200 * MB
+    for _ in range(60):
+        found = sizes.note_unexplained(0, 400 * MB)  # a load goes on beside, so that no model is charged
+    assert abs(found - 50 * MB) < MB // 10
+    sizes.note_growth(["a"], 400 * MB)
+    assert sizes.own_bytes == {"a": 100 * MB}
+    assert abs(sizes.note_unexplained(0, 400 * MB)) < MB // 10, "it counts once"
+
+
 def test_workers_count_with_their_whole_memory() -> None:
     assert workers_bytes([os.getpid()]) > MB
     assert workers_bytes([]) == 0
