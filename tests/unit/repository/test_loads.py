@@ -17,11 +17,17 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def watchers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "load-deadlines"]
+Watchers = Callable[[], list[threading.Thread]]
 
 
-def test_only_late_loads_have_to_end() -> None:
+@pytest.fixture
+def watchers() -> Watchers:
+    """Return a function that lists the threads of this test: those of others sleep until their limits."""
+    others = set(threading.enumerate())
+    return lambda: [each for each in threading.enumerate() if each.name == "load-deadlines" and each not in others]
+
+
+def test_only_late_loads_have_to_end(watchers: Watchers) -> None:
     deadlines = LoadDeadlines(0.05)
     stops = [LoadStop() for _ in range(3)]
     for number, stop in enumerate(stops):
@@ -37,7 +43,7 @@ def test_only_late_loads_have_to_end() -> None:
     wait_until(lambda: late.is_requested)
 
 
-def test_loads_share_one_thread() -> None:
+def test_loads_share_one_thread(watchers: Watchers) -> None:
     deadlines = LoadDeadlines(0.2)
     for number in range(50):
         deadlines.begin(number, LoadStop())
@@ -46,7 +52,7 @@ def test_loads_share_one_thread() -> None:
     wait_until(lambda: not watchers())
 
 
-def test_no_limit_needs_no_thread() -> None:
+def test_no_limit_needs_no_thread(watchers: Watchers) -> None:
     LoadDeadlines(0.0).begin(1, LoadStop())
     assert not watchers()
 
