@@ -96,7 +96,8 @@ class Server:
         )
         show_rollouts(self._registry, self.engine.rollouts)
         rejections.is_known = self.engine.models.knows
-        await asyncio.to_thread(remove_abandoned)
+        if self._parts.removes_abandoned:
+            await asyncio.to_thread(remove_abandoned)
         store = open_store(self._options.cache_config)
         if store is not None:
             show_cache(self._registry, store)

@@ -79,6 +79,8 @@ class ServerParts:
     """Called once, when the ports are open, before the models load."""
     on_serving: Callable[[ServerOptions, Engine, Ports], object] = announce
     """Called once, when the start is over."""
+    removes_abandoned: bool = True
+    """Whether this process removes what killed processes have left: of several that start at once, one does."""
     rollout_counts: Callable[[Engine], CountRollouts | None] = own_counts
     """Returns what counts the rollouts, on which this process decides; None if another process does."""
     tune: Callable[[], object] = tune_collector
