@@ -22,7 +22,7 @@ Watchers = Callable[[], list[threading.Thread]]
 
 @pytest.fixture
 def watchers() -> Watchers:
-    """Return a function that lists the threads of this test: those of others sleep until their limits."""
+    """Return a function that lists the threads of this test: earlier threads sleep until their limits."""
     others = set(threading.enumerate())
     return lambda: [each for each in threading.enumerate() if each.name == "load-deadlines" and each not in others]
 

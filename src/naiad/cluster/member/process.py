@@ -122,7 +122,7 @@ class Member:
                 wrap_version=self._share_sequences,
                 on_listening=self._listens,
                 on_serving=self._serves,
-                # The log of the first one says it; those of the others are silent until all serve.
+                # The log of the first process says it; the other logs are silent until all serve.
                 removes_abandoned=welcome.slot == 0 or welcome.is_successor,
                 rollout_counts=self._rollout_counts,
             ),
