@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.machine import gpus
+from bench.gpu.memory import BLOCK
 from bench.gpu.room import Room, Served
 from bench.gpu.serving import config, write_model
 
@@ -27,17 +28,6 @@ _SETTLE_S = 2.0
 """An eviction has ended after this."""
 _SHARE = 0.15
 """Of the budget: what is counted and what the GPU has may differ by this."""
-_BLOCK = """
-import torch
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("block", torch.ones({mib} << 20, dtype=torch.uint8))
-
-    def forward(self, x):
-        return x + self.block[:1].float()
-"""
 
 
 def measure(room: Room) -> None:
@@ -47,7 +37,7 @@ def measure(room: Room) -> None:
     names = [f"m{number}" for number in range(_COUNT)]
     text = config("pytorch", room.kind, {"x": ("FP32", (1,))}, {"OUTPUT__0": ("FP32", (1,))}, rows=4)
     for name in names:
-        version = write_model(room.work / "models", name, text, {"model.py": _BLOCK.format(mib=mib), "weights": b""})
+        version = write_model(room.work / "models", name, text, {"model.py": BLOCK.format(mib=mib), "weights": b""})
         os.truncate(version / "weights", mib * MIB)  # a sparse file: what the model is expected to take
     flag = (
         f"--model-gpu-memory-budget=0={budget_mib}MiB" if room.has_gpu else f"--model-memory-budget={budget_mib}MiB"

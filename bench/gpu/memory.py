@@ -23,7 +23,7 @@ _SLACK_SHARE = 0.15
 """Of what was loaded may stay: contexts, libraries, pools of the frameworks."""
 _SETTLE_S = 15.0
 
-_BLOCK = """
+BLOCK = """
 import torch
 
 class Model(torch.nn.Module):
@@ -96,8 +96,8 @@ def measure(room: Room) -> None:
 def _write(room: Room, repository: Path, mib: int) -> None:
     tensors = ({"x": ("FP32", (1,))}, {"OUTPUT__0": ("FP32", (1,))})
     sources = {
-        "small": _BLOCK.format(mib=1),
-        "block": _BLOCK.format(mib=mib),
+        "small": BLOCK.format(mib=1),
+        "block": BLOCK.format(mib=mib),
         "greedy": _GREEDY.format(mib=_TOO_MUCH_MIB, device=room.device),
         "hungry": _HUNGRY,
     }

@@ -44,6 +44,10 @@ class PreparedVersion(Generic[V]):
             stop_version(self.version, 0.0)
 
 
+_LONGEST_SLEEP_S = 3600.0
+"""The system sleeps for no more than some 10^11 seconds; a time limit may be longer."""
+
+
 class LoadDeadlines:
     """The time limits of loads: one thread asks each load to end whose time is over.
 
@@ -84,7 +88,7 @@ class LoadDeadlines:
 
     def _watch(self) -> None:
         while (wait_s := self._stop_late_loads()) is not None:
-            time.sleep(wait_s)
+            time.sleep(min(wait_s, _LONGEST_SLEEP_S))
 
     def _stop_late_loads(self) -> float | None:
         """Ask the loads to end whose time is over; return seconds until the next one, None if there is none."""

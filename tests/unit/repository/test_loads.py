@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from naiad.backend.load_stop import LoadStop
+from naiad.repository import loads
 from naiad.repository.loads import LoadDeadlines
 
 
@@ -49,6 +50,17 @@ def test_loads_share_one_thread(watchers: Watchers) -> None:
         deadlines.begin(number, LoadStop())
         deadlines.end(number)
     assert len(watchers()) == 1
+    wait_until(lambda: not watchers())
+
+
+def test_a_limit_beyond_all_sleeps_keeps_its_thread(watchers: Watchers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "_LONGEST_SLEEP_S", 0.01)
+    deadlines, stop = LoadDeadlines(1e20), LoadStop()
+    deadlines.begin(1, stop)
+    time.sleep(0.05)
+    assert len(watchers()) == 1
+    assert not stop.is_requested
+    deadlines.end(1)
     wait_until(lambda: not watchers())
 
 
