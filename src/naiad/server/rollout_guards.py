@@ -41,6 +41,8 @@ class _Watch:
     """The recent counts of one state of a rollout."""
 
     era: tuple[str, int]
+    stable: int
+    """The version that the requests of stable were for."""
     window: GuardWindow
     is_deciding: bool = False
     """Whether a decision is on its way to the processes."""
@@ -88,9 +90,7 @@ class RolloutKeeper:
     def _decide(self, key: str, state: RolloutState, counts: RolloutCounts, now_ns: int) -> None:
         watch = self._watches.get(key)
         if watch is None or watch.era != state.era:
-            guard = None if state.rollout is None else state.rollout.guard
-            window = GuardWindow((guard or Guard()).min_requests, RolloutCounts(state.era))
-            watch = self._watches[key] = _Watch(state.era, window)
+            watch = self._watches[key] = _watch(state, watch)
         if watch.is_deciding:
             return
         recent = watch.window.observe(counts)
@@ -120,6 +120,14 @@ class RolloutKeeper:
             self._engine.rollout_commands.report_rollback(key, before, decision.limit, decision.text)
         else:
             _log.info("rollout of model '%s': %s", name_of(key), after.note)
+
+
+def _watch(state: RolloutState, before: _Watch | None) -> _Watch:
+    """Return a watch of a new state, such as the next step; what is known of the same stable version still counts."""
+    rollout = state.rollout
+    guard, stable = (Guard(), 0) if rollout is None else (rollout.guard or Guard(), rollout.stable)
+    known = before.window.stable if before is not None and before.stable == stable else None
+    return _Watch(state.era, stable, GuardWindow(guard.min_requests, RolloutCounts(state.era), known))
 
 
 def _after(state: RolloutState, decision: Decision, model: str) -> RolloutState:

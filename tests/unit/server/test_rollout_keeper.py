@@ -72,6 +72,20 @@ def test_steps_go_on_to_promotion() -> None:
     assert "promoted after" in kept.state.note
 
 
+def test_last_step_is_compared_with_stable_before_it() -> None:
+    kept = Kept(steps={"weights": [50, 100], "every_s": 1e-9}, guard={"min_requests": 10, "max_p99_ratio": 1e9})
+    kept.scene.send(40)
+    kept.scene.answer()
+    kept.check()
+    kept.check()
+    assert kept.weight == 100
+    kept.scene.send(20)
+    kept.scene.versions[2].answer(error=internal("broken"))
+    kept.check()
+    assert kept.weight == 0
+    assert "stable 0.00%, and there is no max_error_rate" in kept.state.note
+
+
 def test_counts_of_another_state_decide_nothing() -> None:
     kept = Kept(weight=50, guard={"min_requests": 10, "max_error_rate": 0.1})
     kept.scene.send(40)

@@ -5,15 +5,22 @@ hour, and a failure after an hour of success is noticed within the last few hund
 """
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from naiad.config.rollout.rollout_declaration import Guard
+from naiad.config.rollout.rollout_declaration import FULL_PERCENT, Guard
 from naiad.config.rollout.state import RolloutState, is_last_step, weights_left
 
 _SUB_BITS = 5
 _SUB_MASK = (1 << _SUB_BITS) - 1
 _EXACT_BITS = _SUB_BITS + 1
+_MORE_ERRORS = 0.01
+"""Without `max_error_rate`: by how much more the canary may fail than stable. A p99 says nothing about more."""
+_MOST_ERRORS = 0.5
+"""The same while it is not known how often stable fails."""
+_DEVIATIONS = 3
+"""Chance that is allowed on top."""
 
 Latencies = Mapping[int, int]
 """Bucket to its number of requests."""
@@ -63,6 +70,11 @@ class SideCounts:
     def error_rate(self) -> float:
         """Errors / requests; 0 without requests."""
         return self.errors / self.requests if self.requests else 0.0
+
+    @property
+    def successes(self) -> int:
+        """Requests with a latency."""
+        return self.requests - self.errors
 
     def __add__(self, other: "SideCounts") -> "SideCounts":
         return SideCounts(
@@ -122,22 +134,39 @@ class RolloutCounts:
 
 
 class GuardWindow:
-    """The recent part of growing counts: the last `min_requests` of the canary, and at most twice as many."""
+    """The recent part of growing counts: the last `min_requests` of each side, and at most twice as many.
 
-    def __init__(self, min_requests: int, begins: RolloutCounts) -> None:
+    Stable gets few requests next to a canary of 90 %, and none next to one of 100 %: its last requests may be older,
+    also of the step before.
+    """
+
+    def __init__(self, min_requests: int, begins: RolloutCounts, stable_before: SideCounts | None = None) -> None:
+        """`stable_before` are the recent requests of stable when the counts began."""
         self._min_requests = min_requests
         self._old = begins
         self._new = begins
+        self._stable_old = self._stable_new = begins.stable
+        self._stable_before = stable_before or SideCounts()
+        self.stable = self._stable_before
+        """The recent requests of stable."""
 
     def observe(self, counts: RolloutCounts) -> RolloutCounts:
         """Return the recent part of `counts`."""
         if counts.is_behind(self._new):
             # A process or a version has been replaced, and its counts with it.
             self._old = self._new = counts
+            self._stable_old = self._stable_new = counts.stable
         latest = counts - self._new
         if max(latest.canary.requests, latest.compared) >= self._min_requests:
             self._old, self._new = self._new, counts
-        return counts - self._old
+        self.stable = self._recent_stable(counts.stable)
+        return replace(counts - self._old, stable=self.stable)
+
+    def _recent_stable(self, stable: SideCounts) -> SideCounts:
+        if (stable - self._stable_new).requests >= self._min_requests:
+            self._stable_old, self._stable_new = self._stable_new, stable
+        recent = stable - self._stable_old
+        return recent if recent.requests >= self._min_requests else self._stable_before + recent
 
 
 class GuardVerdict(enum.Enum):
@@ -186,7 +215,7 @@ def decide(state: RolloutState, counts: RolloutCounts, since_ns: int, now_ns: in
             return violation
     if rollout.steps is None or state.step is None or now_ns - since_ns < rollout.steps.every_s * 1e9:
         return _KEEP
-    if guard is not None and not _has_enough(guard, counts):
+    if guard is not None and not _has_enough(guard, counts, has_stable=rollout.weight < FULL_PERCENT):
         return _KEEP
     text = f"after {(now_ns - since_ns) / 1e9:.0f} s and {counts.canary.requests} recent requests of the canary"
     if weights_left(state):
@@ -194,10 +223,15 @@ def decide(state: RolloutState, counts: RolloutCounts, since_ns: int, now_ns: in
     return Decision(GuardVerdict.PROMOTE, text=text) if is_last_step(state) else _KEEP
 
 
-def _has_enough(guard: Guard, counts: RolloutCounts) -> bool:
-    if guard.needs_shadow and counts.compared < guard.min_requests:
+def _has_enough(guard: Guard, counts: RolloutCounts, *, has_stable: bool) -> bool:
+    """Return whether each limit has been judged. A stable version without requests has nothing to compare with."""
+    canary, minimum = counts.canary, guard.min_requests
+    if has_stable and guard.needs_shadow and counts.compared < minimum:
         return False
-    return counts.canary.requests >= guard.min_requests
+    if has_stable and guard.max_p99_ratio is not None and counts.stable.successes < minimum:
+        return False
+    has_latency = guard.max_p99_ms is not None or guard.max_p99_ratio is not None
+    return (canary.successes if has_latency else canary.requests) >= minimum
 
 
 def _violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
@@ -205,10 +239,9 @@ def _violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
     limit = guard.max_error_rate
     # Also before there are enough requests, if successes of all missing ones would not help.
     if limit is not None and canary.errors and canary.errors > limit * max(minimum, canary.requests):
-        text = (
-            f"{canary.errors} of {canary.requests} requests failed ({canary.error_rate:.2%}, max_error_rate {limit})"
-        )
-        yield Decision(GuardVerdict.ROLL_BACK, "error_rate", text)
+        yield _failing(canary, f"max_error_rate {limit}")
+    if limit is None and canary.requests >= minimum:
+        yield from _more_failures(guard, counts)
     if canary.requests >= minimum:
         yield from _latency_violations(guard, counts)
     share = guard.max_different_share
@@ -218,6 +251,24 @@ def _violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
             f"(max_different_share {share})"
         )
         yield Decision(GuardVerdict.ROLL_BACK, "different_share", text)
+
+
+def _failing(canary: SideCounts, limit: str) -> Decision:
+    text = f"{canary.errors} of {canary.requests} requests failed ({canary.error_rate:.2%}, {limit})"
+    return Decision(GuardVerdict.ROLL_BACK, "error_rate", text)
+
+
+def _more_failures(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
+    """Without a limit of errors: failures are in no latency, so a canary that fails would look fast."""
+    canary, stable = counts.canary, counts.stable
+    if stable.requests < guard.min_requests:
+        if canary.error_rate > _MOST_ERRORS:
+            yield _failing(canary, f"over {_MOST_ERRORS:.0%}, and there is no max_error_rate")
+        return
+    share = stable.error_rate + _MORE_ERRORS
+    share += _DEVIATIONS * math.sqrt(share * (1 - min(share, 1)) / canary.requests)
+    if canary.error_rate > share:
+        yield _failing(canary, f"stable {stable.error_rate:.2%}, and there is no max_error_rate")
 
 
 def _latency_violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
@@ -230,7 +281,7 @@ def _latency_violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decisio
         yield Decision(GuardVerdict.ROLL_BACK, "p99", text)
     ratio = guard.max_p99_ratio
     stable_ns = quantile_ns(counts.stable.latencies, 0.99)
-    if ratio is None or stable_ns is None or counts.stable.requests < guard.min_requests:
+    if ratio is None or stable_ns is None or counts.stable.successes < guard.min_requests:
         return
     if canary_ns > ratio * stable_ns:
         text = (

@@ -79,6 +79,37 @@ class TestViolations:
         assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "different_share")
 
 
+class TestFailuresWithoutALimit:
+    """A guard without max_error_rate: failed requests have no latency, and must not pass as fast ones."""
+
+    @pytest.mark.parametrize(
+        "limits", [{"max_p99_ms": 50.0}, {"max_p99_ratio": 2.0}, {"max_different_share": 0.1}], ids=str
+    )
+    def test_canary_that_fails_more_than_stable(self, limits: dict[str, float]) -> None:
+        state = guarded(**limits)
+        for errors in (100, 20, 5):
+            found = decide(state, counts(side(100, errors), side(100)), 0, S)
+            assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "error_rate")
+        assert "5 of 100 requests failed (5.00%, stable 0.00%, and there is no max_error_rate)" in found.text
+
+    def test_canary_that_fails_as_stable_does(self) -> None:
+        state = guarded(max_p99_ms=50.0)
+        assert verdict(state, counts(side(100, 3), side(1000))) is GuardVerdict.KEEP  # chance
+        assert verdict(state, counts(side(1000, 220), side(1000, 200))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(1000, 260), side(1000, 200))) is GuardVerdict.ROLL_BACK
+        assert verdict(state, counts(side(100, 100), side(100, 100))) is GuardVerdict.KEEP
+
+    def test_most_requests_fail_before_stable_is_known(self) -> None:
+        state = guarded(max_p99_ms=50.0)
+        assert verdict(state, counts(side(100, 50), side(99))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(100, 51), side(99))) is GuardVerdict.ROLL_BACK
+        assert verdict(state, counts(side(99, 99), side(99))) is GuardVerdict.KEEP  # too few
+
+    def test_limit_of_the_user_decides_alone(self) -> None:
+        state = guarded(max_p99_ms=50.0, max_error_rate=0.5)
+        assert verdict(state, counts(side(1000, 400))) is GuardVerdict.KEEP
+
+
 class TestSteps:
     STATE = started(Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0)))
 
@@ -103,6 +134,24 @@ class TestSteps:
         state = started(Rollout(1, 2, shadow=5.0, steps=Steps((5.0, 100.0), 60.0), guard=guard))
         assert verdict(state, counts(side(100), equal=99), 600) is GuardVerdict.KEEP
         assert verdict(state, counts(side(100), equal=100), 600) is GuardVerdict.STEP
+
+    @pytest.mark.parametrize("limit", ["max_p99_ms", "max_p99_ratio"])
+    def test_step_waits_for_latencies(self, limit: str) -> None:
+        guard = Guard(100, max_error_rate=0.6, **{limit: 50.0})
+        state = started(Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=guard))
+        assert verdict(state, counts(side(150, 51)), 600) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(150, 50)), 600) is GuardVerdict.STEP
+
+    def test_step_waits_for_latencies_of_stable(self) -> None:
+        guard = Guard(100, max_p99_ratio=2.0)
+        state = started(Rollout(1, 2, steps=Steps((90.0, 100.0), 60.0), guard=guard))
+        assert verdict(state, counts(side(200), side(99)), 600) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(200), side(100)), 600) is GuardVerdict.STEP
+
+    def test_last_step_waits_for_nothing_of_stable(self) -> None:
+        guard = Guard(100, max_different_share=0.1, max_p99_ratio=2.0)
+        state = started(Rollout(1, 2, shadow=5.0, steps=Steps((5.0, 100.0), 60.0), guard=guard))
+        assert verdict(stepped(state, ""), counts(side(100), side(0)), 600) is GuardVerdict.PROMOTE
 
     def test_violation_precedes_the_step(self) -> None:
         rollout = Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=Guard(100, max_error_rate=0.1))
@@ -131,6 +180,21 @@ class TestWindow:
         sizes = [window.observe(counts(side(total))).canary.requests for total in range(10, 1000, 10)]
         assert min(sizes[9:]) >= 100
         assert max(sizes) <= 200
+
+    def test_stable_beside_a_large_canary_keeps_the_minimum(self) -> None:
+        window = GuardWindow(100, counts(side(0), side(0)))
+        found = [
+            window.observe(counts(side(9 * total), side(total))).stable.requests for total in range(10, 1000, 10)
+        ]
+        assert min(found[9:]) >= 100
+        assert max(found) <= 200
+
+    def test_stable_without_requests_is_judged_by_those_before(self) -> None:
+        window = GuardWindow(100, counts(side(0), side(0)))
+        window.observe(counts(side(20), side(150, latency_ms=10)))
+        later = GuardWindow(100, counts(side(0), side(0)), window.stable)
+        recent = later.observe(counts(side(100, latency_ms=25), side(0)))
+        assert verdict(guarded(max_p99_ratio=2.0), recent) is GuardVerdict.ROLL_BACK
 
     def test_replaced_counts_begin_again(self) -> None:
         window = GuardWindow(100, counts(side(0)))
