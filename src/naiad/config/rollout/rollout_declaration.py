@@ -24,6 +24,7 @@ NAMES = (STABLE, CANARY, LATEST)
 MAX_BYTES = 1 << 16
 """Limit of a declaration."""
 FULL_PERCENT = 100.0
+DEFAULT_ATOL = 1e-5
 
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _MAX_ALIASES = 32
@@ -73,8 +74,8 @@ class Rollout:
     shadow: float = 0.0
     """Percent of the requests of stable that are copied to the canary."""
     rtol: float = 1e-3
-    atol: float = 1e-5
-    """Tolerances of the comparison: equal if |a - b| <= atol + rtol * |b|."""
+    atol: float = DEFAULT_ATOL
+    """Tolerances of the comparison: equal if |a - b| <= atol + rtol * |b|, see `ResponseComparison`."""
     aliases: Mapping[str, int] = field(default_factory=dict)
     steps: Steps | None = None
     guard: Guard | None = None

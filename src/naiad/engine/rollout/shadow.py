@@ -17,7 +17,7 @@ from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.engine.rollout.response_comparison import are_equal
+from naiad.engine.rollout.response_comparison import ResponseComparison
 from naiad.engine.rollout.sides import CanaryHeaders, RolloutTotals
 from naiad.engine.serving.served import Served
 from naiad.telemetry.last_resort import report
@@ -54,8 +54,7 @@ class ShadowCopies:
         self._canary = canary
         self._share = threshold(percent)
         self._split = EvenSplit()
-        self._rtol = rtol
-        self._atol = atol
+        self._comparison = ResponseComparison(rtol, atol)
         self._loop = loop
         self._in_flight = 0
         self._held_bytes = 0
@@ -115,7 +114,7 @@ class ShadowCopies:
 
     def _compare(self, shadow: "_Shadow", response: InferResponse) -> str:
         try:
-            return EQUAL if are_equal(shadow.expected, response, self._rtol, self._atol) else DIFFERENT
+            return EQUAL if self._comparison.are_equal(shadow.expected, response) else DIFFERENT
         except InferError:
             return FAILED  # a tensor whose data does not fit its shape
 

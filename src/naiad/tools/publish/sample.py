@@ -28,7 +28,8 @@ class TrialSample:
     inputs: Values
     expected: Values | None = None
     tolerance: float = 1e-4
-    """Relative and absolute, for floating-point outputs; other outputs must be equal."""
+    """Relative to each value, and to the greatest value of the output, at most 1; for floating-point outputs. Other
+    outputs must be equal."""
 
     def tensors(self, metadata: ModelMetadata) -> dict[str, Array]:
         """Return the inputs as arrays of the datatypes of a model. Raises SampleError."""
@@ -100,31 +101,44 @@ def _array(spec: TensorSpec, values: Any) -> Array:
     try:
         if spec.datatype is DataType.BYTES:
             return np.asarray(values, dtype=object)
-        return np.asarray(values).astype(spec.datatype.numpy)
-    except (ValueError, TypeError) as error:
+        given = np.asarray(values)
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = given.astype(spec.datatype.numpy)
+    except (ValueError, TypeError, OverflowError) as error:
         raise SampleError(f"input '{spec.name}' of the sample is no {spec.datatype.value} tensor: {error}") from None
+    is_float = array.dtype.kind not in "iub"
+    if not (np.isinf(array) <= np.isinf(given) if is_float else array == given).all():
+        raise SampleError(f"input '{spec.name}' of the sample has a value that {spec.datatype.value} does not have")
+    return array
 
 
 def _compare(name: str, found: Array, expected: Any, tolerance: float) -> None:
-    if found.dtype == object:
-        texts = [_text(each) for each in np.asarray(expected, dtype=object).ravel()]
-        if [_text(each) for each in found.ravel()] != texts:
-            raise SampleError(f"output '{name}' differs from the expected texts")
-        return
-    wanted = np.asarray(expected)
+    wanted = np.asarray(expected, dtype=object if found.dtype == object else None)
     if wanted.shape != found.shape:
         raise SampleError(f"output '{name}' has shape {_shape(found.shape)}, expected {_shape(wanted.shape)}")
+    if found.dtype == object:
+        if [*map(_bytes, found.ravel())] != [*map(_bytes, wanted.ravel())]:
+            raise SampleError(f"output '{name}' differs from the expected texts")
+        return
     is_float = found.dtype.kind not in "iub"
     limit = tolerance if is_float else 0.0
-    if not np.allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=limit, atol=limit, equal_nan=True):
+    if not (_are_close(found, wanted, limit) if is_float else np.array_equal(found, wanted)):
         difference = np.max(np.abs(found.astype(np.float64) - wanted.astype(np.float64)))
         raise SampleError(
             f"output '{name}' differs from the expected values by up to {difference:.3g}; the tolerance is {limit:g}"
         )
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _are_close(found: Array, wanted: Array, tolerance: float) -> bool:
+    """Compare with an absolute limit that outputs of small numbers do not fall below."""
+    one, two = found.astype(np.float64), wanted.astype(np.float64)
+    greatest = float(np.abs(two).max(initial=0.0, where=np.isfinite(two)))
+    absolute = tolerance * min(1.0, greatest) if greatest else tolerance
+    return bool(np.allclose(one, two, rtol=tolerance, atol=absolute, equal_nan=True))
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.rollout.rollout_declaration import DEFAULT_ATOL
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.rollout import shadow
-from naiad.engine.rollout.response_comparison import are_equal
+from naiad.engine.rollout.response_comparison import ResponseComparison
 from support.rollout_parts import Scene
 
 
@@ -185,7 +186,7 @@ def floats(*values: float) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
 )
 def test_floats_are_equal_within_the_tolerance(one: np.ndarray, other: np.ndarray, equal: bool) -> None:  # type: ignore[type-arg]  # floats
     expected, found = (response(("OUT", DataType.FP32, array)) for array in (one, other))
-    assert are_equal(expected, found, 1e-3, 1e-5) is equal
+    assert ResponseComparison(1e-3, 1e-5).are_equal(expected, found) is equal
 
 
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16, DataType.FP64])
@@ -194,19 +195,32 @@ def test_other_floats_have_the_same_tolerance(datatype: DataType) -> None:
     changed = array.copy()
     changed[0] = changed[0] + (1 if datatype is DataType.BF16 else 0.01)
     expected, found = (response(("OUT", datatype, each)) for each in (array, changed))
-    assert are_equal(expected, found, 0.1, 1e-3)
-    assert are_equal(expected, found, 0.0, 0.0) is False
+    assert ResponseComparison(0.1, 1e-3).are_equal(expected, found)
+    assert ResponseComparison(0.0, 0.0).are_equal(expected, found) is False
 
 
 def test_integers_must_be_the_same() -> None:
     expected, found = (response(("OUT", DataType.INT32, np.array([n], np.int32))) for n in (1000, 1001))
-    assert not are_equal(expected, found, 1.0, 1.0)
-    assert are_equal(expected, expected, 0.0, 0.0)
+    assert not ResponseComparison(1.0, 1.0).are_equal(expected, found)
+    assert ResponseComparison(0.0, 0.0).are_equal(expected, expected)
 
 
 def test_outputs_are_compared_by_name() -> None:
     one, two = ("A", DataType.FP32, floats(1)), ("B", DataType.FP32, floats(2))
-    assert are_equal(response(one, two), response(two, one), 0, 0)
-    assert not are_equal(response(one, two), response(one), 0, 0)
-    assert not are_equal(response(one), response(one, two), 0, 0)
-    assert not are_equal(response(one), response(("B", DataType.FP32, floats(1))), 0, 0)
+    assert ResponseComparison(0, 0).are_equal(response(one, two), response(two, one))
+    assert not ResponseComparison(0, 0).are_equal(response(one, two), response(one))
+    assert not ResponseComparison(0, 0).are_equal(response(one), response(one, two))
+    assert not ResponseComparison(0, 0).are_equal(response(one), response(("B", DataType.FP32, floats(1))))
+
+
+def test_outputs_of_small_numbers_are_compared() -> None:
+    comparison = ResponseComparison(1e-3, DEFAULT_ATOL)
+    small, rounded, other = (
+        response(("OUT", DataType.FP32, floats(*values))) for values in ((1e-6, 2e-9), (1.0001e-6, 2e-9), (0, 0))
+    )
+    assert comparison.are_equal(small, rounded)
+    assert not comparison.are_equal(small, other)
+    large = response(("OUT", DataType.FP32, floats(0.5, 1)))
+    assert comparison.are_equal(large, large)
+    assert comparison.are_equal(small, other)  # beside 1, these numbers are zeros
+    assert ResponseComparison(1e-3, 2e-5).are_equal(small, other)  # a tolerance that a user has chosen

@@ -85,3 +85,47 @@ def test_other_answer_is_named(expected, text):
 def test_equal_answer_is_accepted():
     outputs = {"y": np.array([[1, np.nan]], np.float32), "t": np.array([b"a"], object)}
     TrialSample({}, {"y": [[1.00001, np.nan]], "t": ["a"]}).check(outputs)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (np.zeros(2, np.float32), [1e-6, 2e-6]),
+        (np.array([1e-30, 3e-30]), [1e-30, 2e-30]),
+        (np.array([2**60 + 1]), [2**60]),
+        (np.array([2**63 + 1], np.uint64), [2**63]),
+        (np.array([b"\xff"], object), [b"\xfe"]),
+        (np.array([[b"a", b"b"]], object), [["a"], ["b"]]),
+    ],
+    ids=["small", "very small", "large integers", "unsigned", "no UTF-8", "shape of texts"],
+)
+def test_other_answers_of_any_scale_are_refused(found, expected):
+    with pytest.raises(SampleError):
+        TrialSample({}, {"y": expected}).check({"y": found})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (np.array([1e-6, 2.00001e-6]), [1e-6, 2e-6]),
+        (np.array([1, 1e-5], np.float32), [1, 0]),
+        (np.zeros(2, np.float32), [0, 0]),
+        (np.array([1e30, np.inf, np.nan]), [1.00001e30, np.inf, np.nan]),
+    ],
+    ids=["small", "beside a large one", "zeros", "large"],
+)
+def test_rounded_answers_of_any_scale_are_accepted(found, expected):
+    TrialSample({}, {"y": expected}).check({"y": found})
+
+
+@pytest.mark.parametrize("value", [300, -1, 1.5, 2**70])
+def test_inputs_are_not_cut_off(value):
+    metadata = ModelMetadata("m", ["1"], "", [TensorSpec("x", DataType.UINT8, (1,))], [])
+    with pytest.raises(SampleError, match="input 'x' of the sample"):
+        TrialSample({"x": [value]}).tensors(metadata)
+
+
+def test_inputs_beyond_the_datatype_are_refused():
+    with pytest.raises(SampleError, match="has a value that FP16 does not have"):
+        TrialSample({"x": [[1e6, 0]]}).tensors(METADATA)
+    assert np.isinf(TrialSample({"x": [[np.inf, 0]]}).tensors(METADATA)["x"][0, 0])
