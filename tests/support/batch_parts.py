@@ -116,7 +116,7 @@ def open_here(model: Doubling) -> Any:
     """Return what opens a model of this process instead of a repository's."""
 
     @contextlib.asynccontextmanager
-    async def open_endpoint(job: PredictJob) -> AsyncIterator[Doubling]:
+    async def open_endpoint(job: PredictJob, *, follows_versions: bool = False) -> AsyncIterator[Doubling]:
         yield model
 
     return open_endpoint

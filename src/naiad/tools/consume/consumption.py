@@ -84,7 +84,7 @@ class Consumption:
             for queue in queues:
                 await queue.open()
             _check_differ([await queue.place() for queue in queues], self._addresses)
-            async with open_endpoint(self._job.rows) as endpoint:
+            async with open_endpoint(self._job.rows, follows_versions=True) as endpoint:
                 signature = read_signature(self._job.rows, await endpoint.metadata(), await endpoint.config())
                 await self._source.join()
                 await self._move(endpoint, signature)

@@ -1,14 +1,15 @@
 """Where a job executes its model: in this process, or on a server."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from naiad.client import Client
 from naiad.client.client import InferResult
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import invalid_argument
+from naiad.config.rollout.rollout_declaration import STABLE
+from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array
 from naiad.server.embedded import EmbeddedServer
@@ -52,6 +53,10 @@ class RemoteEndpoint:
         """Execute one request."""
         return await self._client.infer(self._model, inputs, version=self._version, outputs=outputs)
 
+    def at(self, version: str) -> "RemoteEndpoint":
+        """Return the same model in a version."""
+        return RemoteEndpoint(self._client, self._model, version)
+
 
 class LocalEndpoint:
     """A model of a repository in this process."""
@@ -72,6 +77,10 @@ class LocalEndpoint:
     async def infer(self, inputs: Mapping[str, Array], outputs: Iterable[str]) -> InferResult:
         """Execute one request."""
         return await self._server.infer(self._model, inputs, version=self._version, outputs=outputs)
+
+    def at(self, version: str) -> "LocalEndpoint":
+        """Return the same model in a version."""
+        return LocalEndpoint(self._server, self._model, version)
 
 
 def is_address(target: str) -> bool:
@@ -99,11 +108,17 @@ def _models(config: ModelConfig) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def open_endpoint(job: PredictJob) -> AsyncIterator[ModelEndpoint]:
-    """Load the model, or connect to its server, for the block. Raises InferError."""
+async def open_endpoint(job: PredictJob, *, follows_versions: bool = False) -> AsyncIterator[ModelEndpoint]:
+    """Load the model, or connect to its server, for the block. Raises InferError.
+
+    All requests of a job without a version are for the version that serves when it begins, also during a rollout:
+    nothing in the output shows which version a row is from. With `follows_versions` each request is for the version
+    that serves then.
+    """
     if is_address(job.target):
         async with Client(job.target, headers=job.headers) as client:
-            yield RemoteEndpoint(client, job.model, job.version)
+            remote = RemoteEndpoint(client, job.model, job.version)
+            yield remote if follows_versions else await _of_one_version(remote, job, remote.at)
         return
     if job.headers:
         raise invalid_argument(f"headers are for a server, and target '{job.target}' is a model repository")
@@ -112,6 +127,34 @@ async def open_endpoint(job: PredictJob) -> AsyncIterator[ModelEndpoint]:
     )
     try:
         await server.start()
-        yield LocalEndpoint(server, job.model, job.version)
+        local = LocalEndpoint(server, job.model, job.version)
+        yield local if follows_versions else await _of_one_version(local, job, local.at)
     finally:
         await server.close()
+
+
+async def _of_one_version(
+    endpoint: ModelEndpoint, job: PredictJob, at: Callable[[str], ModelEndpoint]
+) -> ModelEndpoint:
+    """Return the endpoint of the version that serves; the same one for a server without numbers of versions."""
+    if job.version:
+        return endpoint
+    served = (await endpoint.metadata()).versions
+    numbers = [each for each in served if each.isascii() and each.isdigit()]
+    if len(served) > 1:
+        # naiad has a name for the version that serves besides a canary; other servers serve the highest one.
+        stable = await _known(at(STABLE).metadata())
+        numbers = list(stable.versions) if stable is not None and len(stable.versions) == 1 else numbers
+    found = at(max(numbers, key=int, default=""))
+    # Some servers have versions in their metadata and none in their paths.
+    return found if await _known(found.metadata()) is not None else endpoint
+
+
+async def _known(asked: Awaitable[ModelMetadata]) -> ModelMetadata | None:
+    """Return the answer about a version; None if the server does not know it."""
+    try:
+        return await asked
+    except InferError as error:
+        if error.code in (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED, ErrorCode.CANCELLED):
+            raise
+        return None

@@ -129,7 +129,7 @@ class ModelMapper:
 
     async def _load(self) -> ChunkRequests:
         async with contextlib.AsyncExitStack() as stack:
-            endpoint = await stack.enter_async_context(open_endpoint(self._job))
+            endpoint = await stack.enter_async_context(open_endpoint(self._job, follows_versions=True))
             signature = read_signature(self._job, await endpoint.metadata(), await endpoint.config())
             if self._error_column in signature.outputs:
                 name = excerpt(self._error_column)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+from naiad.core.model import ModelMetadata
 from naiad.tools.predict.distributed.part_flow import PartFlow
 from naiad.tools.predict.distributed.ray_pool import open_ray_pool
 from naiad.tools.predict.distributed.worker_pool import WorkerPool
@@ -113,20 +114,21 @@ class _Run:
         self._on_progress(JobProgress("load"))
         async with self._open_model() as endpoint:
             config = await endpoint.config()
-            signature = read_signature(self._job, await endpoint.metadata(), config)
+            metadata = await endpoint.metadata()
+            signature = read_signature(self._job, metadata, config)
             if hint := size_hint(self._job, signature):
                 _log.warning("%s", hint)
             reader = await asyncio.to_thread(Reader, self._files, self._job, signature)
             try:
-                return await self._write(endpoint, signature, config, reader)
+                facts = await asyncio.to_thread(self._facts, metadata, config, sorted(reader.set_aside))
+                return await self._write(endpoint, signature, facts, reader)
             finally:
                 reader.close()
 
     async def _write(
-        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, config: ModelConfig, reader: Reader
+        self, endpoint: ModelEndpoint | WorkerPool, signature: RowSignature, facts: Facts, reader: Reader
     ) -> Summary:
         """Write the output, or what an earlier run has left of it, and put it in its place."""
-        facts = await asyncio.to_thread(self._facts, config, sorted(reader.set_aside))
         checkpoint = await in_thread(self._open_checkpoint, facts)
         try:
             resumed_rows = checkpoint.position.rows
@@ -143,11 +145,12 @@ class _Run:
         finally:
             checkpoint.close()
 
-    def _facts(self, config: ModelConfig, set_aside: Sequence[str]) -> Facts:
+    def _facts(self, metadata: ModelMetadata, config: ModelConfig, set_aside: Sequence[str]) -> Facts:
         job = self._job
         facts: dict[str, object] = {
             "model": job.model,
             "version": job.version,
+            "version that serves": ", ".join(metadata.versions),
             "target": job.target,
             "columns": dict(job.columns),
             "outputs": list(job.outputs),

@@ -121,7 +121,7 @@ def test_a_refused_model_is_closed(monkeypatch) -> None:
     closed: list[str] = []
 
     @contextlib.asynccontextmanager
-    async def open_endpoint(job):
+    async def open_endpoint(job, *, follows_versions):
         try:
             yield Doubling()
         finally:
