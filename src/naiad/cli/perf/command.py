@@ -151,6 +151,8 @@ def _report(
         return FAILED if is_perf_analyzer and flags.max_errors is None else ERRORS
     uses_windows = plan.measuring.stop in (Stop.TIME_WINDOWS, Stop.COUNT_WINDOWS)
     doubtful = [row for row in result.rows if _is_doubtful(row, is_strict=flags.strict)]
+    if is_perf_analyzer and plan.measuring.stop is Stop.REQUEST_COUNT and not flags.strict:
+        doubtful = [row for row in doubtful if row.errors]  # perf_analyzer does not judge a number of requests
     if doubtful and (flags.strict or is_perf_analyzer or (uses_windows and flags.measurement_mode)):
         print(unstable_text(doubtful))
         return NOT_STABLE

@@ -54,10 +54,7 @@ def verdict(
     if isinstance(load, Schedule | Ramp | PeriodicConcurrency):
         return _played(columns, begin_ns, now_ns, load)
     if measuring.stop is Stop.REQUEST_COUNT:
-        count = _ended(columns, begin_ns, now_ns)
-        return StabilityVerdict(
-            count >= measuring.request_count, True, f"{count} of {measuring.request_count} requests ended"
-        )
+        return _counted(measuring, columns, begin_ns, now_ns)
     if measuring.stop is Stop.CONFIDENCE:
         return _confidence(measuring, columns, begin_ns, now_ns, load)
     return _windows(measuring, columns, boundaries_ns)
@@ -74,6 +71,20 @@ def is_window_complete(measuring: Measuring, columns: Columns, begin_ns: int, no
 def _ended(columns: Columns, begin_ns: int, end_ns: int) -> int:
     first, last = np.searchsorted(columns.end_ns, (begin_ns, end_ns), side="right")
     return int(last - first)
+
+
+def _counted(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int) -> StabilityVerdict:
+    """A number of requests says nothing of how wide intervals are, but stalls and trends are seen in it, too."""
+    count = _ended(columns, begin_ns, now_ns)
+    text = f"{count} of {measuring.request_count} requests ended"
+    if count < measuring.request_count:
+        return StabilityVerdict(False, False, text)
+    ends, values = successes(columns, begin_ns, now_ns)
+    if len(values) < _MIN_REQUESTS:
+        return StabilityVerdict(True, False, f"{text}, and a verdict needs {_MIN_REQUESTS}")
+    sample = Sample(ends, values, begin_ns, int(ends[-1]))
+    cause = _stall(sample) or drift(sample, measuring.stability_percent / 100)
+    return StabilityVerdict(True, not cause, f"{text}; {cause}" if cause else text)
 
 
 def _played(

@@ -170,6 +170,23 @@ def test_request_count_ends_at_count(random):
     assert state.is_stable
 
 
+@pytest.mark.parametrize(
+    ("simulate", "expected"),
+    [
+        (lambda random: trend(random, 200.0), "500 of 500 requests ended; latency rises by"),
+        (lambda random: stall(random, 0.2), "500 of 500 requests ended; the server stalled: no response for 2"),
+        (lambda random: [each[:25] for each in steady(random)], "25 of 25 requests ended, and a verdict needs 30"),
+    ],
+)
+def test_request_count_of_an_unsteady_server(random, simulate, expected):
+    ends, latencies = (each[:500] for each in simulate(random))
+    columns = columns_of(ends, latencies)
+    measuring = Measuring(stop=Stop.REQUEST_COUNT, request_count=len(ends))
+    state = verdict(measuring, columns, [0], 0, int(ends.max() * SECOND) + 1, CLOSED)
+    assert (state.is_done, state.is_stable) == (True, False)
+    assert state.reason.startswith(expected)
+
+
 def test_replay_behind_its_schedule_says_so(random):
     due = np.arange(0, 20, 0.01)
     columns = columns_of(due + 0.002, np.full(len(due), 0.002))
