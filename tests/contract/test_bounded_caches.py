@@ -46,6 +46,7 @@ GROWING = {
     "engine.regions.regions:_regions": "--max-shared-memory-regions",
     "engine.remote.remote_model:_calls": BY_OPEN,
     "engine.remote.remote_responses:_headers": BY_COUNT,
+    "engine.rollout.response_comparison:_greatest": "the outputs of a model",
     "engine.rollout.rollouts:_entries": "the loaded models",
     "engine.rollout.rollouts:sides": "the loaded versions of a model",
     "engine.rollout.shadow:results": "four results",

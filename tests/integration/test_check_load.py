@@ -59,13 +59,17 @@ def test_models_are_loaded_and_real_errors_shown(repository: Path, capsys: pytes
 
 
 def test_a_warm_up_that_fails_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sample = 'inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 16 ] zero_data: true } }'
-    extra = f'model_warmup [ {{ name: "half" batch_size: 1 {sample} }} ]'
-    write_add_sub(repository, "half_warm", extra=extra)
+    value = 'value { data_type: TYPE_FP32 dims: [ 16 ] input_data_file: "short" }'
+    inputs = " ".join(f'inputs {{ key: "INPUT{number}" {value} }}' for number in range(2))
+    write_add_sub(repository, "half_warm", extra=f'model_warmup [ {{ name: "half" batch_size: 1 {inputs} }} ]')
+    (repository / "half_warm" / "warmup").mkdir()
+    (repository / "half_warm" / "warmup" / "short").write_bytes(b"123")
+    assert check.run([str(repository / "half_warm"), "--json"]) == 0
+    capsys.readouterr()
     assert check.run([str(repository / "half_warm"), "--load", "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["model"], row["severity"], row["file"]) == ("half_warm", "error", str(repository / "half_warm"))
-    assert "INPUT1" in row["message"]
+    assert "has 3 bytes, expected 64" in row["message"]
 
 
 def test_a_load_that_takes_too_long_is_ended(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,12 +159,14 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     if wanted in names:
         return  # reported as a link without target
     suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
+    may_need_none = not filenames_of(config.backend)
     report.add(
         f"version {version_dir.name} of model '{report.name}' has no model file '{wanted}'",
         "default_model_filename" if own else version_dir,
         text=wanted,
         expected=f"{version_dir / wanted}; the directory has {', '.join(sorted(names)) or 'no files'}",
         suggestion=suggestion,
+        severity="warning" if may_need_none else "error",
     )
 
 

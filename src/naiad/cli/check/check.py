@@ -21,6 +21,7 @@ from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 from naiad.repository.model_check import ModelReport, check_path
 from naiad.repository.stores.bare_files import bare_backend
+from naiad.server.before_load import check_before_load
 
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and report all problems that a server
@@ -78,6 +79,7 @@ def _check(
     if not is_cloud_url(path):
         reports = check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
         check_contents(reports, allow_pickle=allow_pickle, runtime_of=registry.runtime_of)
+        check_before_load(reports)
         return reports
     # Import the cloud clients only for a repository in a cloud.
     from naiad.repository.cloud.cloud_store import write_manifest
