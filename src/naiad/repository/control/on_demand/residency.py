@@ -260,15 +260,20 @@ class Residency:
             self._stuck.clear()
         return Room(is_admitted=True)
 
-    def loaded(self, name: str, sizes: Amounts, now_s: float, *, is_protected: bool = True) -> None:
-        """Note that a model is loaded, by a request, as a member or by a command."""
+    def loaded(self, name: str, sizes: Amounts, now_s: float, *, is_protected: bool = True) -> bool:
+        """Note that a model is loaded, by a request, as a member or by a command.
+
+        Return whether requests wait for the end of its eviction, to which this load came first.
+        """
         model = self.models[name]
+        is_awaited = model.is_asked
         self._become(model, ResidencePhase.LOADED, sizes)
         model.measured = sizes
         model.loaded_s = now_s
         model.is_protected = is_protected
         model.is_urgent = model.is_asked = False
         model.failure_count, model.retry_s, model.reason = 0, -math.inf, ""
+        return is_awaited
 
     def resize(self, name: str, sizes: Amounts) -> None:
         """Note that a loaded model takes more memory or less.
