@@ -311,7 +311,8 @@ class OnDemandModels(Generic[V]):
         """Wait until something may have changed; the lock is held. Raises InferError if no time is left."""
         if left_s <= 0:
             limits = {each: self._settings.budgets[each] for each in sorted(self._residency.waits_for(key))}
-            raise unavailable(no_room(limits, self._settings.hold_s))
+            taken, need = self._residency.taken(), self._residency.estimate(key)
+            raise unavailable(no_room(limits, taken, need, self._settings.hold_s))
         self._line.wait(key, left_s)
 
     def _load_now(self, key: str) -> None:

@@ -172,7 +172,9 @@ def test_load_waits_for_a_sequence_and_gives_up(scenes: Callable[..., Scene]) ->
     scene.ready["a"][1].is_bound = True
     failure = scene.request(models, "b")
     assert failure is not None
-    assert "in use" in failure.message
+    assert f"({MB} bytes, {MB} are taken, it needs {MB}) within 0 s: the models that are loaded are in use" in (
+        failure.message
+    )
     assert scene.loaded() == {"a"}
 
 
