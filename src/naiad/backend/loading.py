@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from naiad.backend.api import Backend
 from naiad.config.backends import EXTRAS, canonical_name
-from naiad.core.errors import internal
+from naiad.core.errors import cause_of, internal
 
 
 def load_class(name: str, point: str) -> Callable[..., Backend]:
@@ -25,6 +25,11 @@ def load_class(name: str, point: str) -> Callable[..., Backend]:
                 f"'naiad[{extra}]'"
             ) from error
         raise internal(f"backend '{name}' cannot be used: importing {point} failed: {error}") from error
+    except KeyboardInterrupt:
+        raise  # of the operator
+    except BaseException as error:
+        # Also SystemExit, with which some libraries refuse a machine: it would end the server without a word.
+        raise internal(f"backend '{name}' cannot be used: importing {point} failed: {cause_of(error)}") from error
     if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
         raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
     return backend_class

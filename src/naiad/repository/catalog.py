@@ -170,7 +170,7 @@ class Catalog(Generic[V]):
         if entry.model_dir not in entry.version_dirs.values():  # not a bare model file
             with suppress(OSError):  # The load itself reports a directory that cannot be read.
                 warn_of_ignored(entry.model_dir)
-        plan = self._loader.plan(entry)
+        plan = self._read_plan(entry)
         if self.namespaces is not None:
             try:
                 self.namespaces.link(plan.entry.key, plan.config)
@@ -187,12 +187,22 @@ class Catalog(Generic[V]):
     def completed_config(self, entry: ModelEntry) -> ModelConfig:
         """Return the configuration of a model's files, with what is known without loading it."""
         try:
-            plan = self._loader.plan(entry)
+            plan = self._read_plan(entry)
         except InferError:
             return ModelConfig()
         if plan.agents is not None:
             plan.agents.load_failed()
         return plan.config
+
+    def _read_plan(self, entry: ModelEntry) -> ModelPlan:
+        """Return what the loader plans, which may import a framework. Raises InferError and other exceptions."""
+        try:
+            return self._loader.plan(entry)
+        except Exception:
+            raise
+        except BaseException as error:
+            # SystemExit of a library, for example: it would end the server where a task waits for the load.
+            raise internal(cause_of(error)) from error
 
     def named(self, name: str) -> list[str]:
         """Return the keys of the loadable models of a name; reads the stores."""
@@ -303,8 +313,6 @@ class Catalog(Generic[V]):
             return self.plan(entry)
         except Exception as error:
             self._fail_model(entry.key, error)
-        except BaseException as error:
-            self._fail_model(entry.key, internal(cause_of(error)))
         return None
 
     def _fail_model(self, name: str, error: Exception) -> None:

@@ -117,6 +117,16 @@ def test_a_package_that_does_not_work_is_named(value, text):
     assert text in error.message
 
 
+def test_import_that_ends_the_process_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "leaves_at_import.py").write_text("raise SystemExit('this machine has no AVX')")
+    (tmp_path / "fails_at_import.py").write_text("raise RuntimeError('no device')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, text in (("leaves", "SystemExit: this machine has no AVX"), ("fails", "RuntimeError: no device")):
+        point = f"{module}_at_import:Backend"
+        error = failure(BackendRegistry(announce("broken", point)), "broken")
+        assert error.message == f"backend 'broken' cannot be used: importing {point} failed: {text}"
+
+
 def directory_with(tmp_path, *names):
     for name in names:
         (tmp_path / name).mkdir()

@@ -63,6 +63,8 @@ class Loader:
         for child in entry.model_dir.iterdir():
             if child.name.startswith("uses-"):
                 config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
+            if child.name == "exits":
+                raise SystemExit("a library ends the process")
             if child.name == "bad":
                 raise invalid_argument("bad config")
         if not entry.version_dirs:
@@ -312,14 +314,16 @@ class TestLoad:
         assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
         assert scene.control.catalog.is_ready()
 
-    @pytest.mark.parametrize("name", ["nothing", "..", "bad"])
+    @pytest.mark.parametrize("name", ["nothing", "..", "bad", "exits"])
     def test_what_cannot_be_polled(self, scene: Scene, name: str) -> None:
-        (scene.write("bad") / "bad").touch()
+        for each in ("bad", "exits"):
+            (scene.write(each) / each).touch()
         error = scene.refused(name)
         if name == "..":
             assert error.code is ErrorCode.INVALID_ARG
         else:
-            assert error.code is (ErrorCode.NOT_FOUND if name == "nothing" else ErrorCode.INVALID_ARG)
+            codes = {"nothing": ErrorCode.NOT_FOUND, "bad": ErrorCode.INVALID_ARG, "exits": ErrorCode.INTERNAL}
+            assert error.code is codes[name]
             assert error.triton_code is ErrorCode.INTERNAL
             assert error.message.startswith(f"failed to load '{name}', failed to poll from model repository")
         assert scene.control.catalog.is_ready()

@@ -191,8 +191,7 @@ class HeldRequests:
         try:
             found = self._models.ask(key, is_urgent=is_urgent)
         except KeyError:
-            # It was unloaded by a command between the look-up and now: holding it again would not end.
-            raise unavailable(cold.message, Rejection.NOT_READY) from None
+            found = Ask.READY  # it was pinned or unloaded between the look-up and now: the next look-up shows which
         if isinstance(found, LoadRefusal):
             following = f"; the next attempt is in {found.retry_in_s:.1f} s" if found.retry_in_s else ""
             raise unavailable((found.reason.rstrip(";") if following else found.reason) + following)

@@ -160,11 +160,27 @@ class ModelController(Generic[V]):
             self._end_loads(key)
             self._unload_key(key, with_dependents=with_dependents, on_withdrawn=on_withdrawn)
 
-    def _unload_key(self, key: str, *, with_dependents: bool, on_withdrawn: Callable[[], object] | None) -> None:
+    def evict(self, key: str, may_leave: Callable[[], bool]) -> None:
+        """Unload a model as `unload` does, if it may leave still when it is its turn.
+
+        Unlike a command it ends no load of the model that is in progress: what that brings is newer.
+        """
+        self._unload_key(key, with_dependents=False, on_withdrawn=None, is_due=may_leave)
+
+    def _unload_key(
+        self,
+        key: str,
+        *,
+        with_dependents: bool,
+        on_withdrawn: Callable[[], object] | None,
+        is_due: Callable[[], bool] = lambda: True,
+    ) -> None:
         def work() -> Unload:
             return unloaded(key, self.loaded.ensembles(), with_dependents=with_dependents)
 
         with self._locks.hold_planned(lambda: work().concerned):
+            if not is_due():
+                return
             now = work()
             self._suspend(now.suspended, f"'{key}'")
             for each in now.names:

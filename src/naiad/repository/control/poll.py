@@ -256,12 +256,7 @@ class PollTrigger(Generic[V]):
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True
-            load = functools.partial(self._controller.load, name, {}, is_by_client=False)
-            if self._on_demand is None:
-                load()
-            else:
-                stays_cold = self._on_demand.stays_cold
-                self._on_demand.load_by_command(name, functools.partial(load, stays_cold=stays_cold))
+            self._load_now(name)
             self._contents[name] = contents
         except InferError as error:
             # A version that failed to load is in the log and the index already.
@@ -273,10 +268,19 @@ class PollTrigger(Generic[V]):
             return False
         return True
 
+    def _load_now(self, name: str) -> None:
+        """Load a model, or only know it if it is on demand. Raises InferError."""
+        load = functools.partial(self._controller.load, name, {}, is_by_client=False)
+        if self._on_demand is None:
+            load()
+        else:
+            stays_cold = self._on_demand.stays_cold
+            self._on_demand.load_by_command(name, functools.partial(load, stays_cold=stays_cold))
+
     def _relink(self, name: str) -> None:
         """Load an ensemble whose own files are unchanged."""
         try:
-            self._controller.load(name, {}, is_by_client=False)
+            self._load_now(name)
         except InferError as error:
             _log.error("ensemble '%s' stays with the members that it had: %s", name, error.message)
 

@@ -35,7 +35,9 @@ def import_for_models(options: ServerOptions, environ: Mapping[str, str] = os.en
     before = _thread_count()
     try:
         import naiad.backend.onnx.backend  # noqa: F401 - only here, most of what a server may need is not needed
-    except Exception as error:  # a library of another machine, a broken installation
+    except KeyboardInterrupt:
+        raise  # of the operator
+    except BaseException as error:  # a library of another machine, a broken installation, one that ends its process
         _log.debug("ONNX Runtime is not imported before the processes are forked: %s", error)
     return _thread_count() <= before
 

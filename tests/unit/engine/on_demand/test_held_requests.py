@@ -125,17 +125,19 @@ def test_request_after_a_failure_is_not_held() -> None:
     assert scene.held.count == 0
 
 
-def test_request_for_a_withdrawn_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_for_a_withdrawn_model_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     cold = scene.cold()
+    again: list[str] = []
 
     def ask(key: str, *, is_urgent: bool = False) -> Ask:
         raise KeyError(key)
 
     monkeypatch.setattr(scene.models, "ask", ask)
-    with pytest.raises(InferError, match="send the request again") as raised:
-        scene.held.hold(cold, 1, lambda: None, lambda error: None)
-    assert not isinstance(raised.value, ColdModelError), "its caller would hold it again"
+    scene.held.hold(cold, 1, lambda: again.append("look"), lambda error: None)
+    scene.loop.run()
+    assert again == ["look"], "it was pinned meanwhile, or it is not there"
+    assert scene.held.count == 0
 
 
 def test_model_that_was_loaded_meanwhile_resumes_at_once() -> None:

@@ -87,6 +87,11 @@ def test_process_with_threads_is_not_forked(repository: Path, tmp_path: Path) ->
     assert run(_FAKE, repository, fake).split() == ["False"]
 
 
+def test_library_that_ends_its_process_is_left(repository: Path, tmp_path: Path) -> None:
+    fake = package(tmp_path / "fake", "libonnxruntime_providers_shared.so", "raise SystemExit('no AVX')")
+    assert run(_FAKE, repository, fake).split() == ["True"]
+
+
 def test_server_without_models_can_be_forked() -> None:
     assert import_for_models(ServerOptions())
 

@@ -1,8 +1,9 @@
-"""The pace of loads by requests: their threads, and how many work at a time."""
+"""The pace of loads by requests and of evictions: their threads, and how many loads work at a time."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -60,6 +61,28 @@ class LoadThreads:
                     if is_urgent:
                         time.sleep(_PAUSE_S)
                         self._asked.put(asked)
+
+
+class EvictionThreads:
+    """Runs the evictions of groups of models, each on a thread of its own."""
+
+    def __init__(self, evict: Callable[[Sequence[str]], object]) -> None:
+        self._evict = evict
+        self._waiting: deque[Sequence[str]] = deque()
+
+    def add(self, group: Sequence[str]) -> None:
+        """Add a group, whose thread `start` starts: that waits for the new thread, so no lock may be held then."""
+        self._waiting.append(group)
+
+    def start(self) -> None:
+        """Start the threads of the groups that were added."""
+        while True:
+            try:
+                group = self._waiting.popleft()
+            except IndexError:
+                return
+            name = f"evict-{name_of(group[-1])}"
+            threading.Thread(target=self._evict, args=(group,), name=name, daemon=True).start()
 
 
 class LoadTurns:

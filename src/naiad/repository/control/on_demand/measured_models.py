@@ -68,8 +68,12 @@ class MeasuredModels(Generic[V]):
         *,
         withdraw: Callable[..., object],
         on_known: Callable[[], object],
+        on_brought: Callable[[str], object],
     ) -> None:
-        """`withdraw` gets a model that is not on demand after its load, `on_known` is called for each other one."""
+        """`withdraw` gets a model that is not on demand after its load, `on_known` is called for each other one.
+
+        `on_brought` gets a model for which requests wait that no load of their own ends.
+        """
         self._controller = controller
         self._catalog = controller.catalog
         self._settings = settings
@@ -80,6 +84,7 @@ class MeasuredModels(Generic[V]):
         self._clock = clock
         self._withdraw = withdraw
         self._on_known = on_known
+        self._on_brought = on_brought
         self._swept_s = 0.0
         self.workers: dict[str, Sequence[int]] = {}
         """The worker processes of the loaded models, as the last look at their use has found them."""
@@ -139,6 +144,7 @@ class MeasuredModels(Generic[V]):
         workers = {each: self._worker_ids(each) for each in family}
         sizes = {each: workers_bytes(process_ids) for each, process_ids in workers.items()}
         measure.devices_after = measure.devices_after or self._meter.devices.read()
+        awaited: list[str] = []
         with self._changed:
             family.intersection_update(self._residency.models)
             new = family.difference(served)
@@ -162,8 +168,11 @@ class MeasuredModels(Generic[V]):
             for each in new.union(family.intersection(keys)):
                 self._sizes.own_bytes.setdefault(each, self._residency.file_estimate(each).get(HOST, 0))
                 amounts = self._amounts(each, sizes[each])
-                self._residency.loaded(each, amounts, self._clock(), is_protected=each == protected)
+                if self._residency.loaded(each, amounts, self._clock(), is_protected=each == protected):
+                    awaited.append(each)
             self._changed.notify_all()
+        for each in awaited:
+            self._on_brought(each)
 
     def _amounts(self, key: str, worker_bytes: int) -> Amounts:
         """Return what a loaded model takes of each budget; the lock is held."""

@@ -3,18 +3,15 @@
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic
 
-from naiad.config.load_policy import LOAD_POLICY, LoadPolicy, read_load_policy
+from naiad.config.load_policy import LoadPolicy, read_load_policy
 from naiad.core.errors import InferError, cause_of, internal, unavailable
-from naiad.core.model import name_of
 from naiad.repository.control.controller import ModelController
-from naiad.repository.control.load_order import config_of_files
 from naiad.repository.control.on_demand.known_models import directory_bytes
-from naiad.repository.control.on_demand.load_pace import LoadThreads, LoadTurns
+from naiad.repository.control.on_demand.load_pace import EvictionThreads, LoadThreads, LoadTurns
 from naiad.repository.control.on_demand.measured_models import MeasuredModels, OnDemandTable
 from naiad.repository.control.on_demand.memory.budgets import Amounts, freed_text, gpu_budgets_of, no_room
 from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter, workers_bytes
@@ -23,17 +20,16 @@ from naiad.repository.control.on_demand.reloads import Reloads
 from naiad.repository.control.on_demand.residency import Residency
 from naiad.repository.control.on_demand.resident import Ask, LoadRefusal, ResidencePhase, Room
 from naiad.repository.control.on_demand.room_line import RoomLine
+from naiad.repository.control.on_demand.wanted_loads import WantedLoads, not_loaded, withdrawn
 from naiad.repository.lifecycle import V
 from naiad.repository.loads import reason_of
 from naiad.repository.model_plan import ModelPlan, member_names
-from naiad.repository.stores.store import ModelEntry
 from naiad.telemetry.last_resort import keep_running, report
 
 _log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
 _MOST_LOADERS = 64
 """Loads with a thread, most of which wait for room; further loads wait for one of these to end."""
-_STOPPING = "Server not ready"
 _EXITING = "Server exiting"
 
 
@@ -59,7 +55,14 @@ class OnDemandModels(Generic[V]):
         self._known, self._changed = table.known, table.changed
         self._line = RoomLine(table.lock, table.changed, self._residency)
         self._measured = MeasuredModels(
-            controller, settings, table, use_of, clock, withdraw=self.withdraw, on_known=self._start_sweeper
+            controller,
+            settings,
+            table,
+            use_of,
+            clock,
+            withdraw=self.withdraw,
+            on_known=self._start_sweeper,
+            on_brought=lambda key: self.on_settled(key, None),
         )
         self._turns = LoadTurns(settings.load_count, settings.core_count)
         self._threads = LoadThreads(self._load, _MOST_LOADERS)
@@ -67,10 +70,12 @@ class OnDemandModels(Generic[V]):
         """The loads that have a thread."""
         self._urgent: set[str] = set()
         """The urgent loads whose thread has not begun yet."""
-        self._leaving: deque[Sequence[str]] = deque()
-        """Groups to evict whose threads are to be started, without the lock."""
+        self._pinning: set[str] = set()
+        """Models that are being loaded to stay: requests that were held before wait for the end of that load."""
+        self._evictions = EvictionThreads(self._evict)
         self._reloads = Reloads()
         self._stop = threading.Event()
+        self._wanted = WantedLoads(controller, settings.default, table, self._stop.is_set)
         self._sweeper: threading.Thread | None = None
         self.load_count = 0
         self.failure_count = 0
@@ -96,8 +101,13 @@ class OnDemandModels(Generic[V]):
 
         For loads that no client has asked for.
         """
-        policy = read_load_policy(plan.config, self._settings.default)
-        if not policy.is_on_demand or self._catalog.is_served(plan.entry.key):
+        policy, key = read_load_policy(plan.config, self._settings.default), plan.entry.key
+        if not policy.is_on_demand:
+            with self._changed:
+                if key in self._residency.models:
+                    self._pinning.add(key)
+            return False
+        if self._catalog.is_served(key):
             return False
         self._add(plan, policy)
         return True
@@ -115,11 +125,8 @@ class OnDemandModels(Generic[V]):
         except (InferError, OSError):
             return False  # the load reports it
         try:
-            if not self._says_on_demand(entry):
-                self.withdraw(key, stays=True)
-                return False
-            if self._catalog.is_served(key):
-                return False
+            if not self._wanted.says_on_demand(entry) or self._catalog.is_served(key):
+                return False  # a model that is to stay is known until that load has ended
             return self.defers(self._catalog.plan(entry))
         except Exception as error:
             self._catalog.note_failure(key, reason_of(error))
@@ -127,24 +134,23 @@ class OnDemandModels(Generic[V]):
         finally:
             entry.release()
 
-    def _says_on_demand(self, entry: ModelEntry) -> bool:
-        config, default = config_of_files(entry), self._settings.default
-        is_own = LOAD_POLICY in config.parameters
-        return read_load_policy(config, default).is_on_demand if is_own else default.is_on_demand
-
     def _add(self, plan: ModelPlan, policy: LoadPolicy) -> None:
         key = plan.entry.key
         file_bytes = sum(directory_bytes(plan.entry.version_dirs[number]) for number in plan.versions)
         with self._changed:
             gpus = gpu_budgets_of(plan.config, self._meter.devices.budgets)
             self._residency.add(key, policy, file_bytes, member_names(plan.config), gpus)
+            self._residency.models[key].has_new_files = self._residency.is_loading(key)
             self._table.forget_sizes(key)  # its files may be other ones
             self._known.know(key, plan.versions, plan.config)
         self._catalog.note_cold(key, plan.versions)
         self._start_sweeper()
 
-    def withdraw(self, key: str, *, stays: bool = False) -> None:
-        """Note that requests load a model no more. `stays`: it is pinned now, and what is loaded of it stays."""
+    def withdraw(self, key: str, *, stays: bool = False, failure: InferError | None = None) -> None:
+        """Note that requests load a model no more; those that are held get the `failure`.
+
+        `stays`: it is pinned now, and what is loaded of it stays and answers the requests that are held.
+        """
         with self._changed:
             if key not in self._residency.models:
                 return
@@ -153,7 +159,7 @@ class OnDemandModels(Generic[V]):
             self._known.forget(key)
             self._line.notify()
         self._catalog.end_on_demand(key)
-        self.on_settled(key, _withdrawn(key))
+        self.on_settled(key, None if stays else failure or withdrawn(key))
 
     def stay_withdrawn(self, key: str) -> None:
         """Withdraw a model again after its unload: a load that was ending beside it may have noted it once more."""
@@ -221,6 +227,7 @@ class OnDemandModels(Generic[V]):
             self._urgent.discard(key)
             if key in self._loading:
                 return
+            model = self._residency.models.get(key)
             is_wanted = self._residency.is_loading(key)
             if is_wanted:
                 self._loading.add(key)
@@ -244,16 +251,20 @@ class OnDemandModels(Generic[V]):
             failure = internal(cause_of(error))
         with self._changed:
             self._loading.discard(key)
-            if failure is None and self._residency.is_loading(key):
-                # It was evicted and asked for again before this thread had ended, which kept the next one out.
+            now = self._residency.models.get(key)
+            if now is None or (failure is not None and key in self._pinning):
+                return  # it was withdrawn, or is being loaded to stay: that ends the wait of its requests
+            if self._residency.is_loading(key) and (failure is None or now is not model):
+                # It was evicted, or withdrawn and known again, and asked for before this thread had ended, which kept
+                # the next one out.
                 self._begin_load(key)
         if failure is not None:
-            failure = self._note_failure(key, failure)
-        self.on_settled(key, failure)
+            failure = self._note_failure(key, failure) if now is model else None
+        self.on_settled(key, failure)  # where another load has begun, the requests look again
 
     def _note_failure(self, key: str, failure: InferError) -> InferError:
         self.failure_count += 1
-        error = unavailable(f"model '{name_of(key)}' could not be loaded: {failure.message.strip()}")
+        error = not_loaded(key, failure)
         with self._changed:
             if key in self._residency.models:
                 self._residency.failed(key, error.message, self._clock())
@@ -270,15 +281,14 @@ class OnDemandModels(Generic[V]):
         deadline_s = self._clock() + self._settings.hold_s
         while True:
             with self._changed:
-                if self._stop.is_set() or key not in self._residency.models:
-                    raise unavailable(_STOPPING)
+                self._wanted.check(key)
                 if not self._residency.is_loading(key):
                     return False
                 now_s = self._clock()
                 room = self._look_for_room(key, now_s)
                 if not room.is_admitted and not room.victims and not room.refusal:
                     self._wait_for_room(key, deadline_s - now_s)
-            self._start_evictions()
+            self._evictions.start()
             if room.refusal:
                 self._catalog.note_failure(key, room.refusal)
                 raise unavailable(room.refusal)
@@ -301,7 +311,8 @@ class OnDemandModels(Generic[V]):
         """Wait until something may have changed; the lock is held. Raises InferError if no time is left."""
         if left_s <= 0:
             limits = {each: self._settings.budgets[each] for each in sorted(self._residency.waits_for(key))}
-            raise unavailable(no_room(limits, self._settings.hold_s))
+            taken, need = self._residency.taken(), self._residency.estimate(key)
+            raise unavailable(no_room(limits, taken, need, self._settings.hold_s))
         self._line.wait(key, left_s)
 
     def _load_now(self, key: str) -> None:
@@ -310,8 +321,8 @@ class OnDemandModels(Generic[V]):
             is_urgent = model is not None and model.is_urgent
         with self._turns.turn(is_urgent=is_urgent):
             with self._changed:
-                self._check_wanted(key)
-            self._measured.load_measured(lambda: [key], partial(self._load_wanted, key), protected=key)
+                self._wanted.check(key)
+            self._measured.load_measured(lambda: [key], partial(self._wanted.load, key), protected=key)
         self.load_count += 1
         with self._changed:
             model = self._residency.models.get(key)
@@ -319,7 +330,7 @@ class OnDemandModels(Generic[V]):
             for group in () if reason else self._residency.excess(self._measured.uses, self._clock()):
                 self._begin_eviction(group)  # it took more than expected
             warning = "" if model is None else self._reloads.note_load(model.evicted_s, self._clock())
-        self._start_evictions()
+        self._evictions.start()
         if warning:
             _log.warning("%s", warning)
         if reason:
@@ -329,52 +340,40 @@ class OnDemandModels(Generic[V]):
             self._catalog.note_failure(key, reason)
             raise unavailable(reason)
 
-    def _check_wanted(self, key: str) -> None:
-        """Raise InferError if a model is not to be loaded any more; the lock is held."""
-        if self._stop.is_set():
-            raise unavailable(_STOPPING)
-        if key not in self._residency.models:
-            raise _withdrawn(key)
-
-    def _load_wanted(self, key: str) -> None:
-        """Load a model; unload it again if it was withdrawn meanwhile. Raises InferError."""
-        try:
-            self._controller.load(key, {}, is_by_client=True)
-        except InferError as error:
-            if key in self._residency.models:  # files that are gone fail before any version: it would seem cold
-                self._catalog.note_failure(key, error.message, is_known=True)
-            raise
-        with self._changed:
-            is_wanted = key in self._residency.models
-        config = self._catalog.served_config(key)
-        if is_wanted or (config is not None and not read_load_policy(config, self._settings.default).is_on_demand):
-            return  # in the second case a command has pinned it
-        self._controller.unload(key, {})
-        raise _withdrawn(key)
-
     def load_by_command(self, name: str, load: Callable[[], None]) -> None:
         """Load or update the models of a name now, because of a command or of changed files. Raises InferError."""
-        self._measured.load_by_command(name, load)
+        failure: InferError | None = None
+        try:
+            self._measured.load_by_command(name, load)
+        except InferError as error:
+            failure = error
+            raise
+        finally:
+            for key in self._catalog.known_as(name):
+                self._end_pinning(key, failure)
+
+    def _end_pinning(self, key: str, failure: InferError | None) -> None:
+        """Note the end of a load that pins a model: if it has failed, the requests that are held get its reason."""
+        with self._changed:
+            if key not in self._pinning:
+                return
+            self._pinning.discard(key)
+            if self._catalog.is_served(key):
+                if self._residency.is_loading(key):
+                    self._begin_load(key)  # its thread has left this to the load that has ended here
+                return
+        self.withdraw(key, failure=None if failure is None else not_loaded(key, failure))
 
     # --- evictions --------------------------------------------------------------------------------------------------
 
     def _begin_eviction(self, group: Sequence[str]) -> None:
         """Begin to unload models, ensembles before their members; the lock is held.
 
-        The caller starts the thread with `_start_evictions` without the lock: a start waits for the new thread.
+        The caller starts the thread without the lock: a start waits for the new thread.
         """
         for key in group:
             self._residency.begin_eviction(key)
-        self._leaving.append(group)
-
-    def _start_evictions(self) -> None:
-        while True:
-            try:
-                group = self._leaving.popleft()
-            except IndexError:
-                return
-            name = f"evict-{name_of(group[-1])}"
-            threading.Thread(target=self._evict, args=(group,), name=name, daemon=True).start()
+        self._evictions.add(group)
 
     def _evict(self, group: Sequence[str]) -> None:
         for key in group:
@@ -384,7 +383,7 @@ class OnDemandModels(Generic[V]):
             _log.info("unloading '%s', which is on demand and was not used lately%s", key, freed_text(sizes))
             try:
                 with self._meter.disturb():
-                    self._controller.unload(key, {})
+                    self._controller.evict(key, partial(self._wanted.may_leave, key))
             except BaseException as error:
                 report(f"unloading model '{key}', which is on demand", error)
             self.eviction_count += 1
@@ -399,7 +398,8 @@ class OnDemandModels(Generic[V]):
         if is_known:
             self._catalog.note_cold(key, versions)
         with self._changed:
-            self._note_gone(key)
+            if not self._catalog.is_served(key):  # a load by a command may have come between
+                self._note_gone(key)
             self._line.notify()
 
     def _note_gone(self, key: str) -> None:
@@ -444,7 +444,7 @@ class OnDemandModels(Generic[V]):
                     self._begin_eviction(group)
             for group in self._residency.excess(lambda: uses, now_s):
                 self._begin_eviction(group)
-        self._start_evictions()
+        self._evictions.start()
 
     def _is_loaded(self, key: str) -> bool:
         model = self._residency.models.get(key)
@@ -494,7 +494,3 @@ class OnDemandModels(Generic[V]):
     def reload_count(self) -> int:
         """Loads soon after an eviction."""
         return self._reloads.count
-
-
-def _withdrawn(key: str) -> InferError:
-    return unavailable(f"model '{name_of(key)}' was unloaded")

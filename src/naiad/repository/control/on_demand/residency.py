@@ -1,5 +1,6 @@
 """The phases, sizes and uses of models on demand: which one is loaded, which one has to leave. Pure."""
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -7,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from naiad.config.load_policy import LoadPolicy
 from naiad.core.model import name_of
-from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts, flag_of, total_of
+from naiad.repository.control.on_demand.memory.budgets import HOST, Amounts, too_large, total_of
 from naiad.repository.control.on_demand.resident import IDLE, Ask, LoadRefusal, ResidencePhase, Resident, Room, Uses
 
 _FIRST_PAUSE_S = 1.0
@@ -198,10 +199,12 @@ class Residency:
         self._line[name] = frozenset(missing)
         first = self.first()
         ahead = [each for each in self._before(name) if each in first]
-        alone = self._missing(model, need, {})
-        if ahead and self._stuck.issuperset(ahead) and not alone:
-            return self._admit(model, need)
+        alone = self._missing(model, need, {}, has_growth=False)
         found = self._victims(left, look, now_s, {name}, alone) if name in first else None
+        if (ahead and self._stuck.issuperset(ahead) and not self._missing(model, need, {})) or (
+            found == [] and not alone and self._are_others_bound(name, missing, look())
+        ):
+            return self._admit(model, need)  # in the second case all that can leave has left, and growth does not
         return self._wait_in_line(name, found)
 
     def _wait_in_line(self, name: str, victims: list[list[str]] | None) -> Room:
@@ -236,19 +239,32 @@ class Residency:
         """Return why a model of these sizes can never be loaded; "" if it can. `kind` begins what is said of them."""
         for budget, limit_bytes in self._limits.items():
             if sizes.get(budget, 0) > limit_bytes:
-                return _too_large(name_of(name), budget, f"{kind} {sizes[budget]}", limit_bytes)
+                return too_large(name_of(name), budget, f"{kind} {sizes[budget]}", limit_bytes)
         return ""
 
-    def _missing(self, model: Resident, need: Amounts, ahead: Amounts) -> dict[str, int]:
+    def _are_others_bound(self, name: str, budgets: Collection[str], uses: Uses) -> bool:
+        """Return whether sequences or streams keep all that have some of these budgets, but a model's family."""
+        family = (name, *self._members_below(name))
+        return all(
+            any(uses.get(each, IDLE).is_bound for each in (other, *self._loaded_above(other)))
+            for other, model in self.models.items()
+            if other not in family and _has_some(model.charged, budgets)
+        )
+
+    def _missing(self, model: Resident, need: Amounts, ahead: Amounts, *, has_growth: bool = True) -> dict[str, int]:
         """Return what is missing of each budget that a load needs, if the loads ahead get what they need.
 
-        A budget of which no other model has anything misses nothing: there is nothing to wait for.
+        A budget of which no other model has anything misses nothing: there is nothing to wait for. `has_growth`:
+        whether what no model explains takes room.
         """
         missing: dict[str, int] = {}
         for budget, limit_bytes in self._limits.items():
             others_bytes = self.used[budget] - model.charged.get(budget, 0)
             asked_bytes = need.get(budget, 0) + ahead.get(budget, 0)
-            size_bytes = others_bytes + asked_bytes + self.unexplained.get(budget, 0) - limit_bytes
+            growth_bytes = self.unexplained.get(budget, 0)
+            size_bytes = (
+                others_bytes + asked_bytes + (growth_bytes if has_growth else min(0, growth_bytes)) - limit_bytes
+            )
             if size_bytes > 0 and others_bytes and need.get(budget, 0):
                 missing[budget] = size_bytes
         return missing
@@ -260,15 +276,20 @@ class Residency:
             self._stuck.clear()
         return Room(is_admitted=True)
 
-    def loaded(self, name: str, sizes: Amounts, now_s: float, *, is_protected: bool = True) -> None:
-        """Note that a model is loaded, by a request, as a member or by a command."""
+    def loaded(self, name: str, sizes: Amounts, now_s: float, *, is_protected: bool = True) -> bool:
+        """Note that a model is loaded, by a request, as a member or by a command.
+
+        Return whether requests wait for the end of its eviction, to which this load came first.
+        """
         model = self.models[name]
+        is_awaited = model.is_asked
         self._become(model, ResidencePhase.LOADED, sizes)
         model.measured = sizes
         model.loaded_s = now_s
         model.is_protected = is_protected
         model.is_urgent = model.is_asked = False
         model.failure_count, model.retry_s, model.reason = 0, -math.inf, ""
+        return is_awaited
 
     def resize(self, name: str, sizes: Amounts) -> None:
         """Note that a loaded model takes more memory or less.
@@ -322,29 +343,32 @@ class Residency:
 
     def excess(self, look: Callable[[], Uses], now_s: float) -> list[list[str]]:
         """Return the groups to evict because loaded models have grown beyond a budget, or took more than expected."""
-        excess = {budget: self._excess(budget, limit_bytes) for budget, limit_bytes in self._limits.items()}
+        look = functools.cache(look)
+        excess = {budget: self._excess(budget, limit_bytes, look) for budget, limit_bytes in self._limits.items()}
         return self._victims(excess, look, now_s, idle_only=True)
 
-    def _excess(self, budget: str, limit_bytes: int) -> int:
+    def _excess(self, budget: str, limit_bytes: int, look: Callable[[], Uses]) -> int:
         """Return what is taken beyond a budget, less than 0 for room.
 
-        What no model explains makes no model leave that was loaded beside it, because no other one had anything: its
-        next request would load it again, and so on.
+        What no model explains makes no model leave that was loaded beside it, because no other one had anything that
+        could leave: its next request would load it again, and so on.
         """
         size_bytes = self.used[budget] - self._leaving[budget] - limit_bytes
         unexplained_bytes = self.unexplained.get(budget, 0)
-        if unexplained_bytes > 0 and size_bytes + unexplained_bytes > 0 and self._is_of_one_family(budget):
+        if unexplained_bytes > 0 and size_bytes + unexplained_bytes > 0 and self._is_of_one_family(budget, look()):
             return size_bytes
         return size_bytes + unexplained_bytes
 
-    def _is_of_one_family(self, budget: str) -> bool:
-        """Return whether all that stay and have some of a budget are one model with its members."""
+    def _is_of_one_family(self, budget: str, uses: Uses) -> bool:
+        """Return whether all that have some of a budget and could leave are one model with its members."""
         found = {
             name
             for name, model in self.models.items()
-            if model.charged.get(budget, 0) and model.phase is not ResidencePhase.EVICTING
+            if model.charged.get(budget, 0)
+            and model.phase is not ResidencePhase.EVICTING
+            and not any(uses.get(each, IDLE).is_bound for each in (name, *self._loaded_above(name)))
         }
-        return any(
+        return not found or any(
             found.issubset((root, *self._members_below(root)))
             for name in itertools.islice(found, 1)
             for root in (name, *self._loaded_above(name))
@@ -473,10 +497,3 @@ class Residency:
 
 def _has_some(amounts: Amounts, budgets: Collection[str]) -> bool:
     return any(amounts.get(budget, 0) for budget in budgets)
-
-
-def _too_large(name: str, budget: str, size: str, budget_bytes: int) -> str:
-    return (
-        f"model '{name}' does not fit into {flag_of(budget)}: {size} bytes, the budget is {budget_bytes} bytes; "
-        'raise the budget, or load the model at start with the parameter load_policy "pinned"'
-    )

@@ -58,6 +58,8 @@ class Resident:
     """Whether a request has come while it was evicted."""
     is_urgent: bool = False
     """Whether a call of a running model waits for it."""
+    has_new_files: bool = False
+    """Whether its files have changed since its load has begun."""
     failure_count: int = 0
     retry_s: float = -math.inf
     reason: str = ""

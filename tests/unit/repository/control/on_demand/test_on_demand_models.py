@@ -3,180 +3,25 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from naiad.config.load_policy import LoadPolicy
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import COLD, ModelState
-from naiad.repository.catalog import Catalog
-from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
-from naiad.repository.control.controller import ModelController
 from naiad.repository.control.on_demand import on_demand_models
 from naiad.repository.control.on_demand.load_pace import LoadTurns
 from naiad.repository.control.on_demand.memory.budgets import HOST
-from naiad.repository.control.on_demand.memory.memory_meter import MemoryMeter
-from naiad.repository.control.on_demand.on_demand_models import OnDemandModels
-from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings, VersionUse
+from naiad.repository.control.on_demand.on_demand_settings import OnDemandSettings
 from naiad.repository.control.on_demand.resident import Ask, LoadRefusal
-from naiad.repository.control.poll import PollTrigger
-from naiad.repository.lifecycle import ReadyRule
-from naiad.repository.model_plan import ModelPlan
-from naiad.repository.stores.store import LocalStore, ModelEntry
+from support.on_demand_scene import MB, WAIT_S, Scene
+from support.waiting import wait_until
 
-MB = 1 << 20
-WAIT_S = 60.0
-
-
-class Version:
-    def __init__(self, name: str, config: ModelConfig, stop: Callable[[], None]) -> None:
-        self.name, self.config = name, config
-        self.last_s, self.in_flight_count, self.is_bound = 0.0, 0, False
-        self._stop = stop
-        self.is_stopping = threading.Event()
-        self.before_stop: Callable[[], object] = lambda: None
-
-    def stop(self, timeout_s: float) -> bool:
-        self.is_stopping.set()
-        self.before_stop()
-        self._stop()
-        return True
-
-
-class Loader:
-    """A model has the size of its files; a file `broken` makes its load fail, `uses-x` makes it an ensemble of x."""
-
-    def __init__(self) -> None:
-        self.loads: list[str] = []
-        self.resident_bytes = 100 * MB
-        self.factor = 1
-        self._lock = threading.Lock()
-        self.may_load = threading.Event()
-        self.may_load.set()
-
-    def plan(self, entry: ModelEntry) -> ModelPlan:
-        config = ModelConfig(name=entry.name)
-        for child in entry.model_dir.iterdir():
-            if child.name.startswith("uses-"):
-                config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
-            if child.name == "pinned":
-                config.parameters["load_policy"].string_value = "pinned"
-            if child.name == "on-demand":
-                config.parameters["load_policy"].string_value = "on-demand"
-        return ModelPlan(entry, config, list(entry.version_dirs))
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self.resident_bytes += size
-
-    def config_of(self, loaded: Version) -> ModelConfig:
-        return loaded.config
-
-    def update(self, plan: ModelPlan, version: int, loaded: Version) -> None:
-        return None
-
-    def load(self, plan: ModelPlan, version: int) -> Version:
-        self.may_load.wait(WAIT_S)
-        self.loads.append(plan.entry.name)
-        directory = plan.entry.version_dirs[version]
-        if (directory / "broken").exists():
-            raise invalid_argument("broken")
-        size = self.factor * sum(path.stat().st_size for path in directory.iterdir())
-        self.add(size)
-
-        def stop() -> None:
-            self.add(-size)
-
-        return Version(plan.entry.name, plan.config, stop)
-
-
-class Scene:
-    """`budget` in bytes. Time stands still unless `now_s` is set."""
-
-    def __init__(self, root: Path, *, budget: int = 0, mode: str = "none", hold_s: float = WAIT_S) -> None:
-        self.root, self.mode = root, mode
-        self.loader = Loader()
-        self.ready: Mapping[str, Mapping[int, Version]] = {}
-        self.now_s = 1000.0
-        self.catalog: Catalog[Version] = Catalog(
-            [LocalStore(root)], self.loader, self._publish, ready_rule=ReadyRule()
-        )
-        self.settings = OnDemandSettings(LoadPolicy(is_on_demand=True), {HOST: budget}, hold_s)
-        self.at_start = ["*"]
-        self.ended: dict[str, list[InferError | None]] = {}
-        self._has_ended = threading.Condition()
-        self.control: RepositoryControl[Version] | None = None
-
-    def open(self) -> "OnDemandModels[Version]":
-        if self.mode == "none":
-            self.control = no_control(self.catalog, make_on_demand=self.make)
-        else:
-            self.control = explicit_control(self.catalog, lambda: None, self.at_start, make_on_demand=self.make)
-        assert self.control.load_at_start()
-        assert self.control.on_demand is not None
-        return self.control.on_demand
-
-    def make(self, controller: ModelController[Version]) -> OnDemandModels[Version]:
-        models = OnDemandModels(
-            controller,
-            self.settings,
-            lambda version: VersionUse(version.last_s, version.in_flight_count, version.is_bound),
-            clock=lambda: self.now_s,
-            meter=MemoryMeter(lambda: self.loader.resident_bytes),
-        )
-        models.on_settled = self._note_end
-        return models
-
-    def _publish(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
-        self.ready = dict(ready)
-
-    def _note_end(self, key: str, failure: InferError | None) -> None:
-        with self._has_ended:
-            self.ended.setdefault(key, []).append(failure)
-            self._has_ended.notify_all()
-
-    def write(self, name: str, size: int = MB) -> Path:
-        directory = self.root / name / "1"
-        directory.mkdir(parents=True)
-        (directory / "model").write_bytes(bytes(size))
-        return directory
-
-    def request(self, models: "OnDemandModels[Version]", name: str) -> InferError | None:
-        """Ask for a model and wait for the end of its load, whose error is returned."""
-        before = len(self.ended.get(name, ()))
-        if models.ask(name) is Ask.READY:
-            return None
-        with self._has_ended:
-            assert self._has_ended.wait_for(lambda: len(self.ended.get(name, ())) > before, WAIT_S)
-        models.release(name)
-        return self.ended[name][-1]
-
-    def settled(self, name: str, count: int = 1) -> list[InferError | None]:
-        """Wait until loads of a model have ended; return their errors."""
-        with self._has_ended:
-            assert self._has_ended.wait_for(lambda: len(self.ended.get(name, ())) >= count, WAIT_S)
-        return self.ended[name]
-
-    def loaded(self) -> set[str]:
-        return set(self.ready)
-
-
-@pytest.fixture
-def scenes(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    made: list[Scene] = []
-
-    def make(**options: object) -> Scene:
-        made.append(Scene(tmp_path, **options))  # type: ignore[arg-type]  # the options of a scene
-        return made[-1]
-
-    yield make
-    for scene in made:
-        if scene.control is not None:
-            scene.control.unload_all(WAIT_S)
+if TYPE_CHECKING:
+    from naiad.core.errors import InferError
 
 
 def test_nothing_is_loaded_before_a_request(scenes: Callable[..., Scene]) -> None:
@@ -223,7 +68,8 @@ def test_measured_size_counts_instead_of_the_files(scenes: Callable[..., Scene])
     assert models.used[HOST] == 3 * MB
     scene.now_s += 1
     assert scene.request(models, "b") is None
-    assert models.used[HOST] <= 5 * MB, "the first one leaves at once, not with the next sweep"
+    # The first one leaves at once, not with the next sweep; its thread may take a moment.
+    wait_until(lambda: models.used[HOST] <= 5 * MB)
     scene.now_s += 1
     assert scene.request(models, "a") is None
     assert models.used[HOST] == 3 * MB
@@ -326,7 +172,9 @@ def test_load_waits_for_a_sequence_and_gives_up(scenes: Callable[..., Scene]) ->
     scene.ready["a"][1].is_bound = True
     failure = scene.request(models, "b")
     assert failure is not None
-    assert "in use" in failure.message
+    assert f"({MB} bytes, {MB} are taken, it needs {MB}) within 0 s: the models that are loaded are in use" in (
+        failure.message
+    )
     assert scene.loaded() == {"a"}
 
 
@@ -643,8 +491,9 @@ def test_unload_during_a_load_by_request_stays(scenes: Callable[..., Scene], mon
 
     monkeypatch.setattr(controller, "load", load_late)
     assert models.ask("a") is Ask.BEGIN
-    failures = scene.settled("a", 2)
-    assert all(failure is not None and "was unloaded" in failure.message for failure in failures)
+    failures = scene.settled("a")
+    wait_until(lambda: not models._loading)
+    assert [failure is not None and "was unloaded" in failure.message for failure in failures] == [True]
     assert scene.loaded() == set()
     assert models.find("a") is None
 
@@ -658,7 +507,8 @@ def test_unload_before_the_turn_of_a_load_stays(scenes: Callable[..., Scene]) ->
     with models._turns.turn():
         assert models.ask("a") is Ask.BEGIN
         scene.control.unload_model("a", {})
-    scene.settled("a", 2)
+    wait_until(lambda: not models._loading)
+    assert len(scene.settled("a")) == 1
     assert scene.loader.loads == []
     assert models.find("a") is None
 
@@ -666,32 +516,11 @@ def test_unload_before_the_turn_of_a_load_stays(scenes: Callable[..., Scene]) ->
 def test_polled_model_is_known_and_not_loaded(scenes: Callable[..., Scene]) -> None:
     scene = scenes()
     scene.write("a")
-    controller = ModelController(scene.catalog, lambda: None)
-    models = scene.make(controller)
-    trigger = PollTrigger(controller, poll_s=WAIT_S, settle_s=0.0, on_demand=models)
-    assert trigger.start()
-    assert scene.loader.loads == []
-    assert models.find("a") == "a"
-    assert scene.request(models, "a") is None
-    assert scene.loader.loads == ["a"]
-    trigger.stop(WAIT_S)
-    models.abandon()
-    assert controller.unload_all(WAIT_S)
-
-
-def open_polled(scene: Scene) -> "tuple[OnDemandModels[Version], Callable[[], None]]":
-    """Return the models of a server that polls, and what ends it."""
-    controller = ModelController(scene.catalog, lambda: None)
-    models = scene.make(controller)
-    trigger = PollTrigger(controller, poll_s=WAIT_S, settle_s=0.0, on_demand=models)
-    assert trigger.start()
-
-    def end() -> None:
-        trigger.stop(WAIT_S)
-        models.abandon()
-        assert controller.unload_all(WAIT_S)
-
-    return models, end
+    with scene.polled() as (models, _):
+        assert scene.loader.loads == []
+        assert models.find("a") == "a"
+        assert scene.request(models, "a") is None
+        assert scene.loader.loads == ["a"]
 
 
 @pytest.mark.parametrize("mode", ["none", "explicit", "poll"])
@@ -700,13 +529,12 @@ def test_own_policy_keeps_a_model_cold_at_start(scenes: Callable[..., Scene], mo
     scene.settings = replace(scene.settings, default=LoadPolicy())
     scene.write("a")
     (scene.write("b").parent / "on-demand").touch()
-    models, end = open_polled(scene) if mode == "poll" else (scene.open(), lambda: None)
-    assert scene.loader.loads == ["a"]
-    assert models.find("b") == "b"
-    assert models.find("a") is None
-    assert scene.request(models, "b") is None
-    assert scene.loader.loads == ["a", "b"]
-    end()
+    with scene.polled() if mode == "poll" else nullcontext((scene.open(), None)) as (models, _):
+        assert scene.loader.loads == ["a"]
+        assert models.find("b") == "b"
+        assert models.find("a") is None
+        assert scene.request(models, "b") is None
+        assert scene.loader.loads == ["a", "b"]
 
 
 def test_command_loads_a_model_that_stayed_cold(scenes: Callable[..., Scene]) -> None:

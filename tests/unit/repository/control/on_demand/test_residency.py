@@ -244,6 +244,34 @@ def test_no_model_leaves_for_a_load_without_hope() -> None:
     assert residency.room("large", dict, 5.0).victims == [["m0"], ["m1"]], "then nothing keeps it from loading"
 
 
+def test_growth_beside_a_sequence_stops_no_load() -> None:
+    residency = table(10 * MB, count=3)
+    for name in ("m0", "m1"):
+        load(residency, name)
+    residency.unexplained = {HOST: 3 * MB}
+    uses = {"m0": Use(1.0, is_bound=True), "m1": Use(2.0)}
+    residency.ask("m2", 5.0)
+    room = residency.room("m2", lambda: uses, 5.0)
+    assert (room.is_admitted, room.victims) == (False, [["m1"]])
+    residency.begin_eviction("m1")
+    assert not residency.room("m2", lambda: uses, 5.0).is_admitted
+    residency.evicted("m1", 6.0)
+    assert residency.room("m2", lambda: uses, 6.0).is_admitted, "nothing else can leave"
+    residency.loaded("m2", {HOST: 4 * MB}, 6.0, is_protected=False)
+    uses = {"m0": Use(1.0, is_bound=True), "m2": Use(6.0)}
+    assert residency.excess(lambda: uses, 9.0) == [], "its next request would load it again, and so on"
+    assert residency.excess(lambda: {"m0": Use(1.0), "m2": Use(6.0)}, 9.0) == [["m0"]]
+
+
+def test_growth_stops_loads_while_a_response_ends() -> None:
+    residency = table(10 * MB, count=2, policy=LoadPolicy(is_on_demand=True, min_residence_s=5.0))
+    load(residency, "m0")
+    residency.unexplained = {HOST: 3 * MB}
+    residency.ask("m1", 1.0)
+    assert not residency.room("m1", lambda: {"m0": Use(1.0)}, 1.0).is_admitted, "a young model can leave soon"
+    assert residency.room("m1", lambda: {"m0": Use(1.0)}, 6.0).victims == [["m0"]]
+
+
 def test_grown_models_have_idle_ones_evicted() -> None:
     residency = table()
     load(residency, "m0")

@@ -39,10 +39,21 @@ def freed_text(amounts: Amounts) -> str:
     return f"; it has {', '.join(parts)}" if parts else ""
 
 
-def no_room(limits: Amounts, hold_s: float) -> str:
-    """Return why a load was not begun: the budgets that it has waited for, and their sizes."""
-    flags = " and ".join(f"{flag_of(budget)} ({limit_bytes} bytes)" for budget, limit_bytes in limits.items())
+def no_room(limits: Amounts, taken: Amounts, need: Amounts, hold_s: float) -> str:
+    """Return why a load was not begun: the budgets that it has waited for, what is taken of them, and its need."""
+    flags = " and ".join(
+        f"{flag_of(budget)} ({limit_bytes} bytes, {taken.get(budget, 0)} are taken, it needs {need.get(budget, 0)})"
+        for budget, limit_bytes in limits.items()
+    )
     return f"no room in {flags} within {hold_s:g} s: the models that are loaded are in use"
+
+
+def too_large(name: str, budget: str, size: str, budget_bytes: int) -> str:
+    """Return why a model can never be loaded."""
+    return (
+        f"model '{name}' does not fit into {flag_of(budget)}: {size} bytes, the budget is {budget_bytes} bytes; "
+        'raise the budget, or load the model at start with the parameter load_policy "pinned"'
+    )
 
 
 def total_of(amounts: Collection[Amounts]) -> dict[str, int]:

@@ -39,7 +39,8 @@ def test_messages_name_flags_and_devices() -> None:
     assert "GPU 1" in flag_of("gpu:1")
     assert freed_text({HOST: 5, "gpu:1": 7}) == "; it has 5 bytes of the host, 7 bytes of GPU 1"
     assert freed_text({}) == ""
-    assert "--model-gpu-memory-budget of GPU 0 (9 bytes) within 2 s" in no_room({"gpu:0": 9}, 2.0)
+    text = no_room({"gpu:0": 9}, {HOST: 1, "gpu:0": 8}, {HOST: 1, "gpu:0": 7}, 2.0)
+    assert "--model-gpu-memory-budget of GPU 0 (9 bytes, 8 are taken, it needs 7) within 2 s" in text
 
 
 def test_sums_leave_empty_budgets_out() -> None:
