@@ -65,7 +65,7 @@ def call(server: ServerProcess, name: str, arguments: dict[str, Any], mode: str 
 
 @pytest.fixture
 def raw(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{server.http_url}", timeout=120) as opened:
+    with httpx.Client(base_url=f"http://{server.http_url}", timeout=120, verify=False) as opened:
         yield opened
 
 

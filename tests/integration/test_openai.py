@@ -36,7 +36,7 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def raw(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{server.http_url}", timeout=120) as opened:
+    with httpx.Client(base_url=f"http://{server.http_url}", timeout=120, verify=False) as opened:
         yield opened
 
 

@@ -72,7 +72,9 @@ def ask(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Calla
             yield partial(ask_grpc, channel)
         return
     is_http2 = request.param == "http2"
-    with httpx.Client(base_url=f"http://{server.http_url}", http1=not is_http2, http2=is_http2, timeout=60) as client:
+    with httpx.Client(
+        base_url=f"http://{server.http_url}", http1=not is_http2, http2=is_http2, timeout=60, verify=False
+    ) as client:
         yield partial(ask_http, client)
 
 
