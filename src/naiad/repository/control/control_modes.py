@@ -89,7 +89,11 @@ class RepositoryControl(Generic[V]):
 
     def load_beside(self, key: str) -> None:
         """Load the versions that a model's rollout needs beside those that serve, in any mode. Raises InferError."""
-        self._controller.load_beside(key)
+        load = functools.partial(self._controller.load_beside, key)
+        if self.on_demand is None:
+            load()
+        else:  # the model may be cold: what this brings takes room, too
+            self.on_demand.load_by_command(key, load)
 
     def load_from(self, store: Store, name: str) -> None:
         """Register a repository and load one of its models; unregister it if that fails. Raises InferError."""
