@@ -72,11 +72,14 @@ class RolloutCommands:
         return state.needed.difference(self._models.known.get(key, {}))
 
     def status(self, name: str) -> RolloutStatus:
-        """Return the rollout of a ready model. Raises InferError without one."""
+        """Return the rollout of a model. Raises InferError without one, and for a model that is not loaded.
+
+        Only a load reads the record of a rollout, so nothing is known of a model that was not loaded yet.
+        """
         key = self.key(name)
         state = self.rollouts.state(key)
         if state is None:
-            raise no_rollout(name)
+            raise no_rollout(name) if self.is_loaded(key) else self._models.missing(name, "")
         counts = self.counts().get(key) or RolloutCounts(state.era)
         age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
         changes = self.changes

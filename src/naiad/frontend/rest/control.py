@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from naiad.engine.on_demand.held_requests import ColdModelError
+from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control.control import ControlCalls, ControlExchange
 from naiad.frontend.long_work.slice_runner import SliceJob, SliceRunner
@@ -35,7 +37,7 @@ def control_action(
                 decoder(context, arguments),
                 encode,
                 partial(_respond, context),
-                partial(respond_failure, context),
+                partial(_fail, context, partial(act, context, arguments)),
                 partial(_hold, context, calls.runner),
             )
         )
@@ -46,6 +48,13 @@ def control_action(
 def _respond(context: HttpContext, reply: RestReply) -> None:
     headers = ((b"Content-Type", reply.content_type),)
     context.respond(reply.status, headers, (reply.body,) if reply.body else ())
+
+
+def _fail(context: HttpContext, act_again: Callable[[], object], error: Exception) -> None:
+    if isinstance(error, ColdModelError):
+        hold_context(context, error, act_again)
+    else:
+        respond_failure(context, error)
 
 
 def _hold(context: HttpContext, runner: SliceRunner, job: SliceJob) -> None:

@@ -1,10 +1,13 @@
 """The actions that change rollouts over REST. They respond when all processes have applied the change."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from naiad.config.rollout.rollout_status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.engine import Engine
+from naiad.engine.on_demand.held_requests import ColdModelError
+from naiad.frontend.cold_models import hold_context
 from naiad.frontend.context import HttpContext
 from naiad.frontend.reply_headers import JSON_HEADERS
 from naiad.frontend.router import Action, respond_infer_error
@@ -39,6 +42,8 @@ def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[st
             if before is not None and counts is not None:
                 engine.rollout_commands.report_rollback(key, before, "client", figures(before, counts))
             _respond(engine, context, model)
+        elif isinstance(error, ColdModelError):
+            hold_context(context, error, partial(_change, engine, context, model, fields))
         else:
             respond_infer_error(context, error)
 

@@ -92,7 +92,7 @@ class RepositoryControl(Generic[V]):
         load = functools.partial(self._controller.load_beside, key)
         if self.on_demand is None:
             load()
-        else:
+        else:  # the model may be cold: what this brings takes room, too
             self.on_demand.load_by_command(key, load)
 
     def load_from(self, store: Store, name: str) -> None:
