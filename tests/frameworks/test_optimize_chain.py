@@ -23,7 +23,7 @@ SHORTER = {
 }
 """Flags that make a step shorter, and change nothing else."""
 LESS_TRAINING = {"range(60)": "range(25)", "1e-3": "5e-3", "[:1400]": "[:300]"}
-"""Fewer pictures make a network that is good enough for a tenth of the CPU time: 0.87 of the test pictures are right."""
+"""Fewer pictures make a network that is good enough for a tenth of the CPU time: 0.87 of the tests are right."""
 ENVIRONMENT = {**os.environ, "PATH": str(Path(sys.executable).parent)}
 """Without Chromium, whose PDF takes seconds."""
 LIMIT_S = 600
