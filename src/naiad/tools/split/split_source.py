@@ -134,10 +134,16 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def rows_are_independent(stages: Sequence[SplitSession], feeds: Feeds, crossing: Sequence[str]) -> bool:
-    """Return whether all values between stages have twice the rows if the inputs have: then stages can batch."""
+    """Return whether stages can batch: all values between them have a row for each row of the inputs, and other rows
+    behind these do not change it.
+    """
     if any(not array.shape for array in feeds.values()):
         return False
-    doubled = {name: np.concatenate([array, array]) for name, array in feeds.items()}
+    # In the opposite order along all axes but the first: other values, which are as valid.
+    doubled = {
+        name: np.concatenate([array, np.flip(array, axis=tuple(range(1, array.ndim)))])
+        for name, array in feeds.items()
+    }
     try:
         single, double = run_stages(stages, feeds), run_stages(stages, doubled)
     except InferError:
@@ -146,6 +152,8 @@ def rows_are_independent(stages: Sequence[SplitSession], feeds: Feeds, crossing:
     for name in crossing:
         shape = single[name].shape
         if {*shape[:1]} != rows or double[name].shape != (2 * shape[0], *shape[1:]):
+            return False
+        if not difference(single[name], double[name][: shape[0]])[2]:
             return False
     return True
 
@@ -168,9 +176,11 @@ def difference(whole: Array, staged: Array) -> tuple[float, float, bool]:
         return np.inf, np.inf, False
     if whole.dtype.kind not in "fV" or not whole.size:
         return 0.0, 0.0, bool(np.array_equal(whole, staged))
-    if not np.array_equal(np.isfinite(whole), np.isfinite(staged)):
-        return np.inf, np.inf, False
     finite = np.isfinite(whole)
+    if not np.array_equal(finite, np.isfinite(staged)):
+        return np.inf, np.inf, False
+    if not np.array_equal(np.nan_to_num(whole[~finite]), np.nan_to_num(staged[~finite])):
+        return np.inf, np.inf, False
     a, b = whole[finite].astype(np.float64), staged[finite].astype(np.float64)
     if not a.size:
         return 0.0, 0.0, True

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+import numpy as np
+
 from naiad.backend.cores import usable_cores
 from naiad.core.errors import internal, invalid_argument
 from naiad.tools.split.cuts import plan_cuts
@@ -212,6 +214,12 @@ def _corrected(weights: Sequence[float], cuts: Sequence[int], times_ms: Sequence
 def _prove(whole: SplitSession, stages: Sequence[SplitSession], feeds: Feeds) -> list[tuple[str, float, float]]:
     """Return the differences of all outputs. Raises InferError if one is too large."""
     expected, staged = whole.run(feeds), run_stages(stages, feeds)
+    for name, value in expected.items():
+        if value.dtype.kind == "f" and value.size and not np.isfinite(value).any():
+            raise invalid_argument(
+                f"output '{name}' has only NaN and infinity for these inputs, so that nothing can be compared; give "
+                "inputs that the model is for with --data; nothing is written"
+            )
     found = []
     for name, value in expected.items():
         apart, ratio, is_equal = difference(value, staged[name])

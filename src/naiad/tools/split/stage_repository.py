@@ -46,7 +46,10 @@ def write_stage(
         config.max_batch_size = 0
         tensors: list[ModelInput | ModelOutput] = [*config.input, *config.output]
         for tensor in tensors:
-            tensor.dims.insert(0, -1)
+            # A tensor with one number for each row has no dims but a reshape, which is about the rows of a batch.
+            dims = [-1, *(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)]
+            tensor.ClearField("reshape")
+            tensor.dims[:] = dims
     group = config.instance_group.add(count=1)
     if device is None:
         group.kind = ModelInstanceGroup.KIND_CPU
