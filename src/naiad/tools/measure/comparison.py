@@ -16,7 +16,7 @@ tests (Bonferroni). Throughput and mean latency of a closed loop are one test, s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import NormalDist, fmean, variance
@@ -27,6 +27,8 @@ from naiad.tools.measure.result import Interval, Result, Row
 ASSUMED_RUN_TO_RUN = 0.015
 _FALSE_ALARMS = 0.05
 _Z = NormalDist().inv_cdf(0.975)
+_PLACE = ("system", "machine", "cores", "protocol")
+"""What is the same in two runs that measure a change of the server or of its models."""
 
 
 class Change(Enum):
@@ -65,6 +67,8 @@ class Comparison:
     """Each load was measured several times, so the variation between runs is known."""
     unmatched: Sequence[str] = ()
     """Loads that only one of the runs has."""
+    doubts: Sequence[str] = ()
+    """Why a verdict says little about the server: figures that are not to be trusted, other machines or programs."""
 
     @property
     def is_worse_past_limit(self) -> bool:
@@ -97,7 +101,27 @@ def compare(baseline: Result, current: Result, limit_percent: float) -> Comparis
         limit_percent=limit_percent,
         is_repeated=all(len(before[key]) > 1 and len(after[key]) > 1 for key in common),
         unmatched=[_name(key) for key in before.keys() ^ after.keys()],
+        doubts=[*_other_places(baseline, current), *(each for key in common for each in _doubts(key, before, after))],
     )
+
+
+def _other_places(baseline: Result, current: Result) -> list[str]:
+    here, there = current.environment, baseline.environment
+    return [
+        f"{name} was {there[name]} in the baseline and is {here[name]}"
+        for name in _PLACE
+        if name in here and name in there and here[name] != there[name]
+    ]
+
+
+def _doubts(key: _Key, before: Mapping[_Key, Sequence[Row]], after: Mapping[_Key, Sequence[Row]]) -> list[str]:
+    found = []
+    for side, rows in (("in the baseline", before[key]), ("now", after[key])):
+        if any(row.generator.limited_by == "generator" for row in rows):
+            found.append(f"{_name(key)} is limited by the load generator {side}: it says little about the server")
+        if not all(row.is_stable for row in rows):
+            found.append(f"{_name(key)} is not stable {side}")
+    return found
 
 
 def _by_load(result: Result) -> dict[_Key, list[Row]]:

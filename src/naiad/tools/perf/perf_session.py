@@ -462,6 +462,7 @@ def _environment(session: Session) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cores": str(os.cpu_count() or 1),
+        "protocol": session.plan.service.protocol.value,
         "url": session.plan.service.url,
         "server": session.server.name,
         "server_version": session.server.version,

@@ -105,3 +105,25 @@ def test_false_alarms_and_detections_of_twenty(name):
     slower = [changes(case, 10_000 + seed, 1.1) for seed in range(PAIRS)]
     assert sum(Change.WORSE_PAST_LIMIT in each for each in alike) <= 1
     assert sum(Change.WORSE_PAST_LIMIT in each for each in slower) >= 19
+
+
+def test_figures_that_say_little_are_named():
+    steady = dataclasses.replace(a_row(), is_stable=True)
+    unstable = dataclasses.replace(steady, is_stable=False)
+    limited = dataclasses.replace(steady, generator=dataclasses.replace(EMPTY.generator, limited_by="generator"))
+    assert compare(result_of(steady), result_of(steady), 5.0).doubts == []
+    assert compare(result_of(limited), result_of(steady, unstable), 5.0).doubts == [
+        "m concurrency 1 batch 1 is limited by the load generator in the baseline: it says little about the server",
+        "m concurrency 1 batch 1 is not stable now",
+    ]
+
+
+def test_other_places_are_named():
+    one, two = (
+        dataclasses.replace(
+            result_of(dataclasses.replace(a_row(), is_stable=True)),
+            environment={"protocol": protocol, "cores": "2", "server_version": version},
+        )
+        for protocol, version in (("http", "1"), ("grpc", "2"))
+    )
+    assert compare(one, two, 5.0).doubts == ["protocol was http in the baseline and is grpc"]

@@ -244,6 +244,7 @@ def comparison_text(comparison: Comparison) -> str:
     lines = ["", "Comparison with the baseline (change, 95 % interval)"]
     lines += [_line(figure) for figure in comparison.figures]
     lines += [f"  not compared: {load}" for load in comparison.unmatched]
+    lines += [f"  doubtful: {each}" for each in comparison.doubts]
     if not comparison.figures:
         lines.append("  no load is in both runs")
     elif not comparison.is_repeated:
