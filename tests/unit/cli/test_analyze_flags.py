@@ -26,6 +26,8 @@ from naiad.tools.analyze.search import SearchProgress
             ["profile", "--model-repository", "full", "--profile-models", "model", "--export-path", "net.onnx/x"],
             "export_path net.onnx/x cannot be written: net.onnx is a file",
         ),
+        (["models", "--capacity", "nan"], "--capacity is nan; use a number of requests/s above 0"),
+        (["models", "--capacity", "-5"], "--capacity is -5; use a number of requests/s above 0"),
     ],
 )
 def test_mistake_names_argument_and_fix(tmp_path, monkeypatch, capsys, arguments, message):

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 import re
 import signal
 import sys
@@ -191,6 +192,8 @@ def run(argv: Sequence[str]) -> int:
             return asyncio.run(_restore(Path(flags.restore)))
         if flags.apply and not flags.url:
             raise SettingsError("--apply needs a running server; name it with --url")
+        if flags.capacity is not None and not 0 < flags.capacity < math.inf:
+            raise SettingsError(f"--capacity is {flags.capacity:g}; use a number of requests/s above 0")
         settings = replace(
             read_settings(document_of(flags)),
             is_applied=flags.apply,
