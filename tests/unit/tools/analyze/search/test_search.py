@@ -1,6 +1,7 @@
 """Searches of an analytic model: what ends them, and what they say."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,7 @@ def test_every_mode_finds_a_gain(mode: str) -> None:
     assert ranking.baseline.point.variants[0].settings == {}
     assert ranking.candidates[0] is ranking.winner
     assert "It changes max_batch_size from 1 to" in ranking.reason
+    assert re.search(r"serves \d\S* inferences instead of 1.0; answers were not compared", ranking.reason)
     assert instrument.points[0] == instrument.points[-1]
 
 
@@ -195,6 +197,7 @@ def test_repository_wins_when_nothing_is_better() -> None:
     assert ranking.winner.measured.point.variants[0].name == "m_config_default"
     assert ranking.is_compared
     assert "the configuration of the repository is the best" in ranking.reason
+    assert "answers" not in ranking.reason
 
 
 def test_drift_of_the_machine_is_reported() -> None:
