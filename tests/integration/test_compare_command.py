@@ -53,6 +53,12 @@ def test_equal_files_are_within(folder):
     assert "output 'Y': differs by 0 at most in 20 samples" in done.stdout
 
 
+def test_same_file_proves_nothing_of_another_one(folder):
+    note = "both are the same model: this shows only that its answers repeat"
+    assert note in compare_here(folder, "source.onnx", "./source.onnx").stdout
+    assert note not in compare_here(folder, "source.onnx", "same.onnx").stdout
+
+
 def test_different_file_is_shown_with_its_element(folder):
     done = compare(folder, "source.onnx", "wrong.onnx")
     assert done.returncode == 1, done.stderr

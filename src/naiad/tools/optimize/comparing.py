@@ -75,7 +75,16 @@ def compare(
         )
         judged = Candidate("the candidate", other.model.format, precision, "")
         verdict = judge(opened.runner, named, samples, judged, chosen)
-        return replace(verdict, notes=[*verdict.notes, *_other_names(opened.model, other.model)])
+        notes = [*verdict.notes, *_other_names(opened.model, other.model)]
+        if _is_same(source, candidate):
+            notes.append("both are the same model: this shows only that its answers repeat")
+        return replace(verdict, notes=notes)
+
+
+def _is_same(one: ComparedModel, other: ComparedModel) -> bool:
+    if one.url or other.url:
+        return one.url == other.url
+    return Path(one.place).samefile(other.place)
 
 
 def _other_names(source: Source, candidate: Source) -> Iterator[str]:

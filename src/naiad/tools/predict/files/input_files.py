@@ -81,7 +81,18 @@ def find_files(
             if not may_be_none:
                 raise
     _check_kinds(found)
+    _check_once(found)
     return found
+
+
+def _check_once(found: Sequence[InputFiles]) -> None:
+    """Raise InferError for a file that two inputs name, such as a pattern and a name: its rows would be there twice."""
+    seen: set[Path | str] = set()
+    for each in (file for files in found for file in files.all):
+        place = each.resolve() if isinstance(each, Path) else str(each)
+        if place in seen:
+            raise invalid_argument(f"--input names {each} twice, and its rows would be in the output twice")
+        seen.add(place)
 
 
 def _on_disk(text: str, ours: WrittenFiles) -> list[InputFiles]:

@@ -46,3 +46,14 @@ def test_a_written_object_is_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
         assert find_files([f"{above}/", f"{above}/*.csv"], [f"{above}/x.csv"], may_be_none=True) == []
         with pytest.raises(InferError, match="there is no object below it"):
             find_files([f"{above}/"], [f"{above}/x.csv"])
+
+
+def test_file_that_two_inputs_name_is_refused(tmp_path: Path) -> None:
+    for name in ("part-1.csv", "part-2.csv", "a.png"):
+        (tmp_path / name).touch()
+    (tmp_path / "other.csv").symlink_to("part-2.csv")
+    once = find_files([f"{tmp_path}/part-2.csv", f"{tmp_path}/part-1.csv"], [])
+    assert [each.path.name for each in once] == ["part-2.csv", "part-1.csv"]
+    for inputs in (("part-*.csv", "part-1.csv"), ("part-2.csv", "other.csv"), ("a.png", "*.png")):
+        with pytest.raises(InferError, match="twice, and its rows would be in the output twice"):
+            find_files([f"{tmp_path}/{each}" for each in inputs], [])
