@@ -22,7 +22,13 @@ from naiad.config.validate.file_names import is_outside, name_problem, tensor_fi
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError
 from naiad.repository.check_rollout import check_rollout
-from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name, usual_file_in
+from naiad.repository.stores.bare_files import (
+    bare_backend,
+    check_file_name,
+    files_of_folder,
+    model_name,
+    usual_file_in,
+)
 from naiad.repository.stores.model_file import kind_of, way_out
 from naiad.repository.stores.store import (
     CONFIG_FILE,
@@ -352,6 +358,10 @@ def _check_file(path: Path, rules: _Rules, *, name: str = "") -> ModelReport:
     report = ModelReport(name or own_name, path)
     is_config = path.name == CONFIG_FILE  # regardless of its content, which may look like something else
     if not is_config and (backend := bare_backend(path)):
+        try:
+            check_file_name(path)
+        except InferError as error:
+            return ModelReport(ascii(report.name), Path(ascii(str(path))), problems=[Problem(message=error.message)])
         preset = ModelConfig(backend=backend, default_model_filename=path.name)
         report.config = autofill(preset, model_name=report.name)
         return report

@@ -41,6 +41,7 @@ def bare_file(path: Path, *, name: str = "", options: BareModelOptions = BARE_MO
     if not backend:
         known = f"neither its name nor its content is that of a known format; known suffixes: {', '.join(_SUFFIXES)}"
         raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
+    check_file_name(path)
     is_version = path.is_dir() and backend != "tensorflow"
     preset = ModelConfig(name=name or model_name(path), backend=backend)
     options.configure(preset)
@@ -49,6 +50,14 @@ def bare_file(path: Path, *, name: str = "", options: BareModelOptions = BARE_MO
         return ModelEntry(preset.name, path, {1: path}, None, preset, default_max_batch_size=size)
     preset.default_model_filename = path.name
     return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=size)
+
+
+def check_file_name(path: Path) -> None:
+    """Raise InferError(INVALID_ARG) for a name with bytes that are not UTF-8, which no configuration can have."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise invalid_argument(f"the name of {str(path)!a} has bytes that are not UTF-8; rename it") from None
 
 
 def model_name(path: Path) -> str:

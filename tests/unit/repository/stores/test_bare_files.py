@@ -6,8 +6,9 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.options.bare_models import BareModelOptions
+from naiad.repository.model_check import check_path
 from naiad.repository.open_repository import open_path
-from naiad.repository.stores.bare_files import BareFilesStore, files_of_folder, nothing_to_serve
+from naiad.repository.stores.bare_files import BareFilesStore, bare_file, files_of_folder, nothing_to_serve
 from naiad.repository.stores.store import LocalStore, SingleModelStore
 
 MODEL = "class TritonPythonModel: ...\n"
@@ -79,3 +80,12 @@ def test_message_about_nothing_names_other_formats(tmp_path):
     assert message.startswith(f"there is no model in {tmp_path} and /nowhere; a repository has a directory for each")
     assert "iris.joblib: it is a Python pickle (joblib, scikit-learn); scikit-learn: export it with" in message
     assert "notes" not in message
+
+
+def test_name_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "net\udcff.onnx"
+    path.touch()
+    with pytest.raises(InferError, match=r"the name of '.*net\\udcff.onnx' has bytes that are not UTF-8; rename it"):
+        bare_file(path)
+    (report,) = check_path(path, known_backends=("onnxruntime",))
+    assert "not UTF-8; rename it" in str(report.problems[0]).encode().decode()

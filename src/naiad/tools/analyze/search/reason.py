@@ -106,8 +106,8 @@ def _about_parts(baseline: Measured, winner: Measured) -> list[str]:
         old_batch, new_batch = (each.inference_count / max(1, each.execution_count) for each in (before, now))
         if new_batch > 1.1 * old_batch:
             found.append(
-                f"An execution serves {new_batch:.1f} inferences instead of {old_batch:.1f}; answers were not compared, "
-                "so see that rows of one batch do not change each other (naiad compare)."
+                f"An execution serves {new_batch:.1f} inferences instead of {old_batch:.1f}; answers were not "
+                "compared, so see that rows of one batch do not change each other (naiad compare)."
             )
     return found
 

@@ -86,7 +86,7 @@ def find_files(
 
 
 def _check_once(found: Sequence[InputFiles]) -> None:
-    """Raise InferError for a file that two inputs name, such as a pattern and a name: its rows would be there twice."""
+    """Raise InferError for a file that two inputs name, such as a pattern and a name."""
     seen: set[Path | str] = set()
     for each in (file for files in found for file in files.all):
         place = each.resolve() if isinstance(each, Path) else str(each)
