@@ -98,9 +98,29 @@ def test_rollback_fails_the_task(model):
     assert set(answer(model, 10)) == {1}
 
 
+def test_rollout_that_is_ended_fails_the_task(model):
+    async def wait_for_end():
+        waiting = asyncio.create_task(
+            asyncio.to_thread(
+                change, model, "canary", version=2, steps=[50, 100], every_s=60, poll_interval_s=0.05, timeout_s=60
+            )
+        )
+        while True:
+            async with NaiadHook().get_conn() as client:
+                status = await client.rollout(model)
+                if status.get("canary", {}).get("percent") == 50:
+                    await client.end_rollout(model)
+                    return await waiting
+            await asyncio.sleep(0.02)
+
+    with pytest.raises(AirflowException, match=rf"version 2 of model '{model}' was not promoted.*ended"):
+        asyncio.run(wait_for_end())
+
+
 @pytest.mark.parametrize(
     ("action", "settings", "text"),
     [
+        ("canary", {"version": 2, "steps": [5, 50]}, "the last of steps is 50, with which the canary is never"),
         ("canari", {}, "action is 'canari'; expected canary, pin"),
         ("canary", {"weight": 5}, "version is None; expected a number"),
         ("canary", {"version": 2}, "weight is None; expected a number"),

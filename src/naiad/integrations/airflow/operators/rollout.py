@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.client import Client, InferError
+from naiad.config.rollout.rollout_declaration import FULL_PERCENT
 from naiad.integrations.airflow.operators.base import NaiadOperator
 
 ACTIONS = ("canary", "pin", "promote", "rollback", "allow", "end")
@@ -67,9 +68,15 @@ class NaiadRolloutOperator(NaiadOperator):
             self.hook.run(lambda client: client.end_rollout(self.model))
             return None
         fields = self._fields()
+        waits = self.action == "canary" and bool(self.steps) and self.wait
+        if waits and self.steps[-1] != FULL_PERCENT:
+            raise AirflowFailException(
+                f"the last of steps is {self.steps[-1]}, with which the canary is never promoted; expected "
+                f"{FULL_PERCENT:g}, or wait=False"
+            )
         status = self.hook.run(lambda client: client.change_rollout(self.model, fields))
         self.log.info("rollout of model '%s': %s", self.model, status["note"])
-        if self.action == "canary" and self.steps and self.wait:
+        if waits:
             status = self.hook.run(self._wait)
         return status
 
@@ -104,9 +111,10 @@ class NaiadRolloutOperator(NaiadOperator):
                 while True:
                     status = await self._status(client)
                     rollout = status["rollout"]
-                    if rollout is None or rollout["stable"] == version:
+                    if rollout is not None and rollout["stable"] == version:
                         return status
-                    if rollout.get("canary") != version or status["step"] is None:
+                    # Without a rollout another command has ended it: the version may be refused, or not proven.
+                    if rollout is None or rollout.get("canary") != version or status["step"] is None:
                         raise self._failure(status)
                     await asyncio.sleep(self.poll_interval_s)
         except TimeoutError:
