@@ -65,9 +65,7 @@ def open_prepared(
         session = _open_form(form, plan)
         if session is not None:
             return session, {}
-        if folder.find(key) is not None:  # otherwise another process has just removed it to make room
-            folder.remove(key)
-            _unwritable.add(key)
+        _give_up(folder, key)
     if key in _unwritable:
         return open_plain()
     try:
@@ -164,9 +162,10 @@ def _open_form(form: PreparedForm, plan: SessionPlan) -> Any:
 def _open_and_write(
     folder: PreparedFolder, key: str, plan: SessionPlan, open_plain: OpenPlain, key_now: Callable[[], str]
 ) -> tuple[Any, Mapping[str, Sequence[str]]]:
-    """Open the model itself and keep its form. Raises InferError as `open_plain`, OSError if no form can be written.
+    """Open the model itself, keep its form and open that. Raises InferError as `open_plain`.
 
-    `key_now` returns the key again: the files may have changed since `key` was made of them.
+    The session that has written a form has its weights twice, for as long as it is open. `key_now` returns the key
+    again: the files may have changed since `key` was made of them. Raises OSError if no form can be written.
     """
     options = plan.options
     with folder.writing() as place:
@@ -188,22 +187,41 @@ def _open_and_write(
             options.optimized_model_filepath = ""
         if labels:  # the model was opened again, without its last nodes
             _unwritable.add(key)
-        else:
-            _keep(folder, key, place, session, key_now)
+            return session, labels
+        form = _keep(folder, key, place, session, key_now)
+    if form is None:
         return session, labels
+    del session  # before the form takes memory of its own
+    session = _open_form(form, plan)
+    if session is not None:
+        return session, {}
+    _give_up(folder, key)
+    return open_plain()
 
 
-def _keep(folder: PreparedFolder, key: str, place: Path, session: Any, key_now: Callable[[], str]) -> None:
-    """Keep a form that was written, unless it may be of other files than the key."""
+def _give_up(folder: PreparedFolder, key: str) -> None:
+    """Remove a form that cannot be opened, and write it no more; not if another process has just made room."""
+    if folder.find(key) is not None:
+        folder.remove(key)
+        _unwritable.add(key)
+
+
+def _keep(
+    folder: PreparedFolder, key: str, place: Path, session: Any, key_now: Callable[[], str]
+) -> PreparedForm | None:
+    """Keep a form that was written and return it; None for one that may be of other files than the key."""
     try:
         if key_now() != key:
             _log.warning("the files of a model have changed while it was loaded: its prepared form is not kept")
-        elif not folder.keep(key, place, _tensors(session)):
+        elif folder.keep(key, place, _tensors(session)):
+            return folder.find(key)
+        else:
             _log.warning("a prepared form has more bytes than %s: it is not kept", SETTING)
             _unwritable.add(key)
     except OSError as error:
         _log.warning("no prepared form can be kept: %s", error)
         _unwritable.add(key)
+    return None
 
 
 def _tensors(session: Any) -> list[list[Any]]:
