@@ -114,6 +114,15 @@ def test_mapped_weights_are_aligned(tmp_path: Path, cache: Path) -> None:
     assert [int(place.get("offset", 0)) % 4096 for place in mapped] == [0, 0]
 
 
+def test_instance_says_what_is_mapped(tmp_path: Path, cache: Path) -> None:
+    loaded, _ = load_onnx(tmp_path / "m", convolutions(), backend_config=SETTINGS, max_batch_size=0)
+    instance = new_instance(loaded)
+    (form,) = forms(cache)
+    assert instance.mapped_bytes == (form / "weights.bin").stat().st_size > 0
+    instance.close()
+    loaded.close()
+
+
 def test_another_model_has_another_form(tmp_path: Path, cache: Path) -> None:
     first = answer(tmp_path / "m", convolutions())
     second = answer(tmp_path / "m", convolutions(seed=5))
