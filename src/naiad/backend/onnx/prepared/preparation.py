@@ -41,7 +41,7 @@ _OWN_FORMAT = ("session.load_", "session.save_", "session.use_ort_", "session.op
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedModel:
+class OpenedSession:
     """A session of a model or of its prepared form."""
 
     session: Any
@@ -59,18 +59,18 @@ _unwritable: set[str] = set()
 """Keys of models for which no form could be written."""
 
 
-def open_prepared(context: ModelContext, path: Path, plan: SessionPlan, open_plain: OpenPlain) -> OpenedModel:
+def open_prepared(context: ModelContext, path: Path, plan: SessionPlan, open_plain: OpenPlain) -> OpenedSession:
     """Open the prepared form of a model if there is one, otherwise the model itself, whose form is then written.
 
     Without the setting it is `open_plain`. Raises InferError as that does.
     """
     folder = _folder(context)
     if folder is None or not _may_be_prepared(context, path, plan):
-        return OpenedModel(*open_plain())
+        return OpenedSession(*open_plain())
     try:
         key = _key(context, path)
     except OSError:
-        return OpenedModel(*open_plain())  # which reports what is missing
+        return OpenedSession(*open_plain())  # which reports what is missing
     form = folder.find(key)
     if form is not None:
         opened = _opened(form, plan)
@@ -78,13 +78,13 @@ def open_prepared(context: ModelContext, path: Path, plan: SessionPlan, open_pla
             return opened
         _give_up(folder, key)
     if key in _unwritable:
-        return OpenedModel(*open_plain())
+        return OpenedSession(*open_plain())
     try:
         return _open_and_write(folder, key, plan, open_plain, lambda: _key(context, path))
     except OSError as error:
         _log.warning("model '%s': no prepared form can be written: %s", context.name, error)
         _unwritable.add(key)
-        return OpenedModel(*open_plain())
+        return OpenedSession(*open_plain())
 
 
 def _folder(context: ModelContext) -> PreparedFolder | None:
@@ -172,7 +172,7 @@ def _open_form(form: PreparedForm, plan: SessionPlan) -> Any:
 
 def _open_and_write(
     folder: PreparedFolder, key: str, plan: SessionPlan, open_plain: OpenPlain, key_now: Callable[[], str]
-) -> OpenedModel:
+) -> OpenedSession:
     """Open the model itself, keep its form and open that. Raises InferError as `open_plain`.
 
     The session that has written a form has its weights twice, for as long as it is open. `key_now` returns the key
@@ -193,24 +193,24 @@ def _open_and_write(
             session, labels = open_plain()
             _log.warning("no prepared form can be written: %s", error.message)
             _unwritable.add(key)
-            return OpenedModel(session, labels)
+            return OpenedSession(session, labels)
         finally:
             options.optimized_model_filepath = ""
         if labels:  # the model was opened again, without its last nodes
             _unwritable.add(key)
-            return OpenedModel(session, labels)
+            return OpenedSession(session, labels)
         form = _keep(folder, key, place, session, key_now)
     if form is None:
-        return OpenedModel(session, labels)
+        return OpenedSession(session, labels)
     del session  # before the form takes memory of its own
     opened = _opened(form, plan)
     if opened is not None:
         return opened
     _give_up(folder, key)
-    return OpenedModel(*open_plain())
+    return OpenedSession(*open_plain())
 
 
-def _opened(form: PreparedForm, plan: SessionPlan) -> OpenedModel | None:
+def _opened(form: PreparedForm, plan: SessionPlan) -> OpenedSession | None:
     session = _open_form(form, plan)
     if session is None:
         return None
@@ -218,7 +218,7 @@ def _opened(form: PreparedForm, plan: SessionPlan) -> OpenedModel | None:
         mapped_bytes = (form.folder / _WEIGHTS).stat().st_size
     except OSError:
         mapped_bytes = 0  # no weight is large; or it has just been removed
-    return OpenedModel(session, {}, mapped_bytes)
+    return OpenedSession(session, {}, mapped_bytes)
 
 
 def _give_up(folder: PreparedFolder, key: str) -> None:
