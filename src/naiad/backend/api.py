@@ -104,6 +104,10 @@ class Instance(abc.ABC):
     """Where it computes, if `execute` takes a `DeviceTensor` of any device in place of a buffer, and may return one
     for an output that stays on its device. Then all instances of the version take them, also those without a device.
     """
+    mapped_bytes: int = 0
+    """Bytes of files that are mapped into this process, which instances of a version share. They count as its memory
+    as they are used, so the growth of a load does not show them.
+    """
     unavailable_reason: str = ""
     """Why it cannot execute, set by the engine: an execution hangs."""
     cores: frozenset[int] = frozenset()

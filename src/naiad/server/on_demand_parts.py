@@ -83,6 +83,7 @@ def version_use(served: Served) -> VersionUse:
         in_flight_count,
         bool(served.live_sequence_count or (served.is_decoupled and in_flight_count)),
         [process_id for instance in served.instances for process_id in instance.process_ids],
+        max((instance.mapped_bytes for instance in served.instances), default=0),
     )
 
 

@@ -185,6 +185,7 @@ class OnnxInstance(TensorInstance):
     def __init__(self, context: ModelContext, session: OnnxSession, device: Device | None = None) -> None:
         super().__init__(context, device)
         self._session = session
+        self.mapped_bytes = session.mapped_bytes
         self._run = session.run
         self._run_options = session.run_options
         self._string_inputs = [

@@ -77,7 +77,8 @@ class OnnxSession:
     """An InferenceSession, what it says of the model, and how it is called."""
 
     def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
-        self.ort, self.labels = open_prepared(context, path, plan, lambda: open_session(context, path, plan))
+        opened = open_prepared(context, path, plan, lambda: open_session(context, path, plan))
+        self.ort, self.labels, self.mapped_bytes = opened.session, opened.labels, opened.mapped_bytes
         self.signature: ModelSignature = read_signature(self.ort)
         self.run_options: Any = None
         if plan.run_entries:

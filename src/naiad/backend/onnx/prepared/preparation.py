@@ -11,6 +11,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ _MODEL, _WEIGHTS = "model.onnx", "weights.bin"
 _OWN_FORMAT = ("session.load_", "session.save_", "session.use_ort_", "session.optimized_")
 """Beginnings of parameters by which an owner chooses what ONNX Runtime reads and writes."""
 
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """A session of a model or of its prepared form."""
+
+    session: Any
+    labels: Mapping[str, Sequence[str]]
+    """By output."""
+    mapped_bytes: int = 0
+    """Of the weights of a form: they count as memory of the process, one page after the other as they are used."""
+
+
 OpenPlain = Callable[[], tuple[Any, Mapping[str, Sequence[str]]]]
 """Opens the model itself; returns the session and its labels by output. Raises InferError."""
 
@@ -46,36 +59,32 @@ _unwritable: set[str] = set()
 """Keys of models for which no form could be written."""
 
 
-def open_prepared(
-    context: ModelContext, path: Path, plan: SessionPlan, open_plain: OpenPlain
-) -> tuple[Any, Mapping[str, Sequence[str]]]:
+def open_prepared(context: ModelContext, path: Path, plan: SessionPlan, open_plain: OpenPlain) -> OpenedSession:
     """Open the prepared form of a model if there is one, otherwise the model itself, whose form is then written.
 
     Without the setting it is `open_plain`. Raises InferError as that does.
     """
     folder = _folder(context)
     if folder is None or not _may_be_prepared(context, path, plan):
-        return open_plain()
+        return OpenedSession(*open_plain())
     try:
         key = _key(context, path)
     except OSError:
-        return open_plain()  # which reports what is missing
+        return OpenedSession(*open_plain())  # which reports what is missing
     form = folder.find(key)
     if form is not None:
-        session = _open_form(form, plan)
-        if session is not None:
-            return session, {}
-        if folder.find(key) is not None:  # otherwise another process has just removed it to make room
-            folder.remove(key)
-            _unwritable.add(key)
+        opened = _opened(form, plan)
+        if opened is not None:
+            return opened
+        _give_up(folder, key)
     if key in _unwritable:
-        return open_plain()
+        return OpenedSession(*open_plain())
     try:
         return _open_and_write(folder, key, plan, open_plain, lambda: _key(context, path))
     except OSError as error:
         _log.warning("model '%s': no prepared form can be written: %s", context.name, error)
         _unwritable.add(key)
-        return open_plain()
+        return OpenedSession(*open_plain())
 
 
 def _folder(context: ModelContext) -> PreparedFolder | None:
@@ -163,10 +172,11 @@ def _open_form(form: PreparedForm, plan: SessionPlan) -> Any:
 
 def _open_and_write(
     folder: PreparedFolder, key: str, plan: SessionPlan, open_plain: OpenPlain, key_now: Callable[[], str]
-) -> tuple[Any, Mapping[str, Sequence[str]]]:
-    """Open the model itself and keep its form. Raises InferError as `open_plain`, OSError if no form can be written.
+) -> OpenedSession:
+    """Open the model itself, keep its form and open that. Raises InferError as `open_plain`.
 
-    `key_now` returns the key again: the files may have changed since `key` was made of them.
+    The session that has written a form has its weights twice, for as long as it is open. `key_now` returns the key
+    again: the files may have changed since `key` was made of them. Raises OSError if no form can be written.
     """
     options = plan.options
     with folder.writing() as place:
@@ -183,27 +193,57 @@ def _open_and_write(
             session, labels = open_plain()
             _log.warning("no prepared form can be written: %s", error.message)
             _unwritable.add(key)
-            return session, labels
+            return OpenedSession(session, labels)
         finally:
             options.optimized_model_filepath = ""
         if labels:  # the model was opened again, without its last nodes
             _unwritable.add(key)
-        else:
-            _keep(folder, key, place, session, key_now)
-        return session, labels
+            return OpenedSession(session, labels)
+        form = _keep(folder, key, place, session, key_now)
+    if form is None:
+        return OpenedSession(session, labels)
+    del session  # before the form takes memory of its own
+    opened = _opened(form, plan)
+    if opened is not None:
+        return opened
+    _give_up(folder, key)
+    return OpenedSession(*open_plain())
 
 
-def _keep(folder: PreparedFolder, key: str, place: Path, session: Any, key_now: Callable[[], str]) -> None:
-    """Keep a form that was written, unless it may be of other files than the key."""
+def _opened(form: PreparedForm, plan: SessionPlan) -> OpenedSession | None:
+    session = _open_form(form, plan)
+    if session is None:
+        return None
+    try:
+        mapped_bytes = (form.folder / _WEIGHTS).stat().st_size
+    except OSError:
+        mapped_bytes = 0  # no weight is large; or it has just been removed
+    return OpenedSession(session, {}, mapped_bytes)
+
+
+def _give_up(folder: PreparedFolder, key: str) -> None:
+    """Remove a form that cannot be opened, and write it no more; not if another process has just made room."""
+    if folder.find(key) is not None:
+        folder.remove(key)
+        _unwritable.add(key)
+
+
+def _keep(
+    folder: PreparedFolder, key: str, place: Path, session: Any, key_now: Callable[[], str]
+) -> PreparedForm | None:
+    """Keep a form that was written and return it; None for one that may be of other files than the key."""
     try:
         if key_now() != key:
             _log.warning("the files of a model have changed while it was loaded: its prepared form is not kept")
-        elif not folder.keep(key, place, _tensors(session)):
+        elif folder.keep(key, place, _tensors(session)):
+            return folder.find(key)
+        else:
             _log.warning("a prepared form has more bytes than %s: it is not kept", SETTING)
             _unwritable.add(key)
     except OSError as error:
         _log.warning("no prepared form can be kept: %s", error)
         _unwritable.add(key)
+    return None
 
 
 def _tensors(session: Any) -> list[list[Any]]:

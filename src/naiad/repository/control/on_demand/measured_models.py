@@ -143,6 +143,7 @@ class MeasuredModels(Generic[V]):
             family = {each for key in keys for each in self._residency.family(key) if self._catalog.is_served(each)}
         workers = {each: self._worker_ids(each) for each in family}
         sizes = {each: workers_bytes(process_ids) for each, process_ids in workers.items()}
+        mapped = {each: self._mapped_bytes(each) for each in family}
         measure.devices_after = measure.devices_after or self._meter.devices.read()
         awaited: list[str] = []
         with self._changed:
@@ -158,6 +159,7 @@ class MeasuredModels(Generic[V]):
                     grown_bytes,
                     brings_library=brings_library,
                     were_there=were_there,
+                    mapped=mapped,
                 )
                 gpus = {each: self._residency.models[each].gpus for each in new}
                 loads = {each: DeviceLoad(gpus[each], estimates[each], workers[each]) for each in new}
@@ -236,6 +238,9 @@ class MeasuredModels(Generic[V]):
     def _worker_ids(self, key: str) -> list[int]:
         versions = self._catalog.loaded_versions(key).values()
         return [process_id for version in versions for process_id in self._use_of(version).process_ids]
+
+    def _mapped_bytes(self, key: str) -> int:
+        return sum(self._use_of(version).mapped_bytes for version in self._catalog.loaded_versions(key).values())
 
     def uses(self) -> dict[str, Use]:
         """Return how the loaded models are used now; the lock is held."""

@@ -19,6 +19,8 @@ class VersionUse:
     """Whether a sequence lives or a stream is open."""
     process_ids: Sequence[int] = ()
     """Its worker processes."""
+    mapped_bytes: int = 0
+    """Of files: it may come to have them in memory when it executes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,7 @@ def forms(cache: Path) -> list[Path]:
     return [path for path in cache.glob("*") if path.is_dir() and path.name != "incoming"]
 
 
-def test_second_load_opens_the_form(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = answer(tmp_path / "m", convolutions())
-    (form,) = forms(cache)
+def test_each_load_opens_the_form(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     real = onnxruntime.InferenceSession
 
@@ -87,10 +85,22 @@ def test_second_load_opens_the_form(tmp_path: Path, cache: Path, monkeypatch: py
         return real(path, *rest, **named)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
+    first = answer(tmp_path / "m", convolutions())
+    (form,) = forms(cache)
+    assert opened[1:] == [str(form / "model.onnx")], "what has written the form has its weights twice"
+    opened.clear()
     assert answer(tmp_path / "m", None) == first
     assert opened == [str(form / "model.onnx")]
     shutil.rmtree(cache)
     monkeypatch.setattr(preparation, "_may_be_prepared", lambda *rest: False)
+    assert answer(tmp_path / "m", None) == first
+
+
+def test_form_that_cannot_be_opened_is_removed(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_open_form", lambda form, plan: None)
+        first = answer(tmp_path / "m", convolutions())
+        assert forms(cache) == []
     assert answer(tmp_path / "m", None) == first
 
 
@@ -102,6 +112,15 @@ def test_mapped_weights_are_aligned(tmp_path: Path, cache: Path) -> None:
     mapped = [place for place in places if place]
     assert len(mapped) == 2
     assert [int(place.get("offset", 0)) % 4096 for place in mapped] == [0, 0]
+
+
+def test_instance_says_what_is_mapped(tmp_path: Path, cache: Path) -> None:
+    loaded, _ = load_onnx(tmp_path / "m", convolutions(), backend_config=SETTINGS, max_batch_size=0)
+    instance = new_instance(loaded)
+    (form,) = forms(cache)
+    assert instance.mapped_bytes == (form / "weights.bin").stat().st_size > 0
+    instance.close()
+    loaded.close()
 
 
 def test_another_model_has_another_form(tmp_path: Path, cache: Path) -> None:
@@ -243,11 +262,11 @@ def test_form_that_another_process_removes_is_written_again(
 
     def remove_and_open(form: Any, plan: Any) -> Any:
         shutil.rmtree(form.folder)
+        monkeypatch.setattr(preparation, "_open_form", real)
         return real(form, plan)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_open_form", remove_and_open)
-        assert answer(tmp_path / "m", None) == first
+    monkeypatch.setattr(preparation, "_open_form", remove_and_open)
+    assert answer(tmp_path / "m", None) == first
     assert len(forms(cache)) == 1
 
 

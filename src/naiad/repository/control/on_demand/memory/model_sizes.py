@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 _IMPORTED_MODULES = 20
@@ -61,12 +62,14 @@ class ModelSizes:
         *,
         brings_library: bool = False,
         were_there: bool = False,
+        mapped: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Note models that were loaded together: the growth is split as their estimated sizes are.
 
         `grown_bytes`: None for a load that could not be measured. It counts as it did before, or as its files let
         expect from the loads that were measured. `brings_library`: the growth has what later models need no more.
-        `were_there`: the models were loaded before, and not on demand, or before the begin.
+        `were_there`: the models were loaded before, and not on demand, or before the begin. `mapped`: bytes of files
+        that are in memory only as they are used; a model counts at least as many.
         """
         if self._base_bytes < 0:
             self._base_bytes = begin_bytes
@@ -87,6 +90,7 @@ class ModelSizes:
                 size_bytes = grown_bytes * estimate // total if total else grown_bytes // len(estimates)
                 size_bytes = max(size_bytes, estimate // _LEAST_SHARE)
                 self._measured_bytes[key] = size_bytes
+            size_bytes = max(size_bytes, mapped.get(key, 0))
             self.own_bytes[key] = size_bytes
             self._most_bytes[key] = max(size_bytes, estimate) * _MOST_GROWTH
             self._base_bytes -= size_bytes if were_there else 0

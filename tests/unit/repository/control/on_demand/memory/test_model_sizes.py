@@ -59,6 +59,15 @@ def test_load_into_freed_memory_counts_half() -> None:
     assert sizes.own_bytes == {"a": 2 * MB}
 
 
+def test_mapped_weights_count_before_they_are_used() -> None:
+    sizes = ModelSizes(MemoryMeter(lambda: 0))
+    sizes.note_loads({"a": 4 * MB}, 0, MB // 2, mapped={"a": 5 * MB})
+    assert sizes.own_bytes == {"a": 5 * MB}
+    sizes.leave("a")
+    sizes.note_loads({"a": 4 * MB}, 0, None, mapped={"a": 5 * MB})
+    assert sizes.own_bytes == {"a": 5 * MB}
+
+
 def test_growth_is_charged_to_active_models() -> None:
     resident = [100 * MB]
     sizes = ModelSizes(MemoryMeter(lambda: resident[0]))
