@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import tempfile
 import time
@@ -327,6 +328,22 @@ def test_sequences_finish_while_the_server_drains(start_server: StartServer, tmp
     assert running.wait_exit() == 0
     for client in opened:
         client.close()
+
+
+def test_sequences_go_on_while_a_rollout_loads_another_version(start_server: StartServer, tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    model = write_running_sum(root, "direct_sum", "direct { }", max_batch_size=8, idle_us=60_000_000)
+    running = start_server(root, "--processes=2", "--model-control-mode=explicit", "--load-model=*")
+    running.wait_ready()
+    client = grpc_client(running)
+    for sequence in range(1, 5):
+        assert add(client, "direct_sum", 1, sequence, start=True) == 1
+    shutil.copytree(model / "1", model / "2")
+    begun = running.post("/v2/models/direct_sum/rollout", {"stable": 1, "canary": 2, "weight": 50})
+    assert begun.status == 200, begun.body
+    for sequence in range(1, 5):
+        assert add(client, "direct_sum", 1, sequence, end=True) == 2
+    client.close()
 
 
 @pytest.fixture

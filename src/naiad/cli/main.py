@@ -12,6 +12,7 @@ from types import ModuleType
 from naiad.cli.start.blas_waits import short_blas_waits
 from naiad.cli.start.compiled_methods import compiled_methods
 from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
+from naiad.cli.start.standard_streams import open_standard_streams
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
@@ -20,6 +21,7 @@ _WRONG_COMMAND = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb with its arguments and return the exit status."""
     rest = list(sys.argv[1:] if arguments is None else arguments)
+    open_standard_streams()
     try:
         status = _run(rest)
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 import enum
 
 MAX_EXCERPT_CHARACTERS = 200
+_MAX_TEXT_CHARACTERS = 65_536
 
 
 def excerpt(text: str) -> str:
@@ -148,10 +149,19 @@ class InferError(Exception):
         return f"InferError({self.code.name}, {self.message!r})"
 
 
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is long: a tensor in an exception must not fill logs and responses."""
+    excess = len(text) - _MAX_TEXT_CHARACTERS
+    if excess <= 0:
+        return text
+    half = _MAX_TEXT_CHARACTERS // 2
+    return f"{text[:half]}\n... {excess} characters are left out ...\n{text[-half:]}"
+
+
 def cause_of(error: BaseException) -> str:
     """Return type and text of an exception of code that is not ours; its `__str__` may fail as well."""
     try:
-        text = str(error)
+        text = shortened(str(error))
     except BaseException as other:
         text = f"its text cannot be read, __str__ has raised {type(other).__name__}"
     return f"{type(error).__name__}: {text}"

@@ -123,7 +123,9 @@ class Inference:
         self._begin_trace = tracer.begin if tracer.is_on else None
 
     def _known_tracer(self, model: str) -> Tracer:
-        if model and model not in self._models.named:
+        models = self._models
+        is_known = model in models.named or (models.held is not None and models.held.knows(model))
+        if model and not is_known:
             raise unknown_model(model)
         if self._tracer is None:
             raise unavailable("Server not ready")

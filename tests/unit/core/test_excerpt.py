@@ -1,10 +1,10 @@
-"""Text of clients in messages: printable, and not longer than 200 characters."""
+"""Text of clients in messages: printable, and not longer than 200 characters; that of exceptions is bounded too."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.core.errors import MAX_EXCERPT_CHARACTERS, excerpt
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, cause_of, excerpt
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_excerpt_is_short_and_printable(text: str) -> None:
     assert shown.isprintable()
     assert len(shown) <= MAX_EXCERPT_CHARACTERS + 3
     shown.encode()
+
+
+def test_causes_are_bounded():
+    text = cause_of(ValueError("begin " + "x" * 1_000_000 + " end"))
+    assert len(text) < 70_000
+    assert text.startswith("ValueError: begin x")
+    assert text.endswith("x end")

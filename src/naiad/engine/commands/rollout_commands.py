@@ -139,9 +139,13 @@ class RolloutCommands:
     def carry_out(self, key: str, state: RolloutState, on_done: OnDone, *, is_stored: bool) -> None:
         """Set the state of a rollout in this process; what it needs and is not ready is loaded first.
 
-        The versions that serve stay as they are meanwhile. A process that starts loads them with the model.
+        The versions that serve stay as they are meanwhile. A process that starts loads them with the model. What a
+        record says loads no model that is not loaded here: nobody has asked for it, and its load reads the record.
         """
         missing = self.missing_versions(key, state)
+        if missing and is_stored and not self._phase.is_starting and not self.is_loaded(key):
+            on_done(None)
+            return
         if not missing or (self._phase.is_starting and not self.is_loaded(key)):
             try:
                 self.apply(key, state, is_stored=is_stored)

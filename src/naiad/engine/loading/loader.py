@@ -40,7 +40,7 @@ from naiad.engine.loading.model_kinds import ModelKinds
 from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.remote.remote_port import RemotePort
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.serving.served import ModelRouter, Served, TokenCounter
+from naiad.engine.serving.served import ModelRouter, Served, ServedProxy, TokenCounter
 from naiad.engine.serving.served_model import ServedModel
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.options.execution_limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
@@ -185,7 +185,9 @@ class ModelLoader:
 
         Raises InferError; all resources are released then.
         """
-        model = self._uncached(loaded)
+        model = loaded
+        while isinstance(model, ServedProxy):  # of a cache, or of the processes that share sequences
+            model = model.served
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
         config = renewed(model.config, plan.config)
@@ -202,13 +204,6 @@ class ModelLoader:
         update.written_config = _written(plan)
         update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
-
-    def _uncached(self, loaded: Served) -> Served:
-        if self._response_store is None:  # most servers have no cache
-            return loaded
-        from naiad.engine.cache.cached_model import CachedModel
-
-        return loaded.served if isinstance(loaded, CachedModel) else loaded
 
     def _cached(self, served: Served) -> Served:
         if self._response_store is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TextIO
 
+from naiad.core.errors import shortened
 from naiad.options.options import LOG_FORMATS
 from naiad.telemetry.logs.console import RED, YELLOW, painted
 
@@ -72,11 +73,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def text_of(record: logging.LogRecord) -> str:
-    """Return message, traceback and stack of a record."""
+    """Return message, traceback and stack of a record, without the middle of a long text.
+
+    What makes a line, often the event loop, escapes its text, and thousands of lines may wait.
+    """
     text = record.getMessage()
     if record.exc_info:
         text += "\n" + logging.Formatter().formatException(record.exc_info)
-    return f"{text}\n{record.stack_info}" if record.stack_info else text
+    return shortened(f"{text}\n{record.stack_info}" if record.stack_info else text)
 
 
 class TritonFormatter(logging.Formatter):

@@ -11,6 +11,9 @@ _WORKER_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 """The package `naiad.worker`. Error texts and tracebacks leave its frames out."""
 
 
+_MAX_CHARACTERS = 65_536
+
+
 class LoadError(Exception):
     """The file has no model; the text names the missing part."""
 
@@ -88,7 +91,7 @@ def describe(error: BaseException) -> str:
 def text_of(error: BaseException) -> str:
     """Return type and text of an exception, with Triton's words for an empty text and for a failing `__str__`."""
     try:
-        text = str(error) or "<EMPTY MESSAGE>"
+        text = shortened(str(error)) or "<EMPTY MESSAGE>"
     except BaseException as other:
         text = (
             "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>\n\n"
@@ -97,11 +100,22 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is long: an exception may contain a whole tensor, and each of its
+    requests would answer and log it.
+    """
+    excess = len(text) - _MAX_CHARACTERS
+    if excess <= 0:
+        return text
+    half = _MAX_CHARACTERS // 2
+    return f"{text[:half]}\n... {excess} characters are left out ...\n{text[-half:]}"
+
+
 def format_traceback(error: BaseException) -> str:
     """Return the traceback without the frames of the worker itself."""
     lines = traceback.TracebackException.from_exception(error)
     lines.stack = traceback.StackSummary.from_list([f for f in lines.stack if not _is_own(f.filename)])
-    return "".join(lines.format())
+    return shortened("".join(lines.format()))
 
 
 def _is_own(filename: str) -> bool:

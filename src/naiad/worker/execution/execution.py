@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Coroutine, NamedTuple
 
 from naiad.worker import control_socket as scope
-from naiad.worker.api.failure import TritonError, describe, format_traceback
+from naiad.worker.api.failure import TritonError, describe, format_traceback, shortened
 from naiad.worker.api.request import InferenceRequest, InferenceTrace, RequestPlan, StreamedRequest, is_rescheduled
 from naiad.worker.api.response import InferenceResponse, SingleResponse
 from naiad.worker.channel.channel import Channel
@@ -146,7 +146,7 @@ class FinishedRequest:
 def failure_notes(error: BaseException, instance_name: str) -> dict[str, Any]:
     """Return the notes about an exception in `execute` for the server, with Triton's text."""
     is_fault = isinstance(error, ExecutionFault)
-    said = str(error) if is_fault else describe(error)
+    said = shortened(str(error)) if is_fault else describe(error)
     return {
         "message": f"Failed to process the request(s) for model '{instance_name}', message: {said}",
         "detail": "" if is_fault else format_traceback(error),

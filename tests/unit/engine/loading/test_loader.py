@@ -8,9 +8,11 @@ import pytest
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import InferError, internal
+from naiad.core.request import InferRequest
 from naiad.engine.instances.instance_resources import Resources
 from naiad.engine.instances.instances import instance_specs
 from naiad.engine.loading.loader import ModelLoader
+from naiad.engine.serving.served import ServedProxy
 from naiad.options.execution_limits import ResourceAmount
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.store import LocalStore, ModelEntry
@@ -217,6 +219,17 @@ def test_rate_limiter_that_is_off_is_mentioned(
     assert served.stop(timeout_s=5.0)
 
 
+class Forwarding(ServedProxy):
+    def submit(self, request: InferRequest) -> None:
+        self.served.submit(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        return self.served.cancel(request)
+
+    def is_waiting(self, request: InferRequest) -> bool:
+        return self.served.is_waiting(request)
+
+
 class TestUpdate:
     @staticmethod
     def plan(root: Path, loader: ModelLoader, groups: str) -> ModelPlan:
@@ -241,6 +254,19 @@ class TestUpdate:
         assert left is not None
         assert left.stop(5.0)
         assert (first.closed, second.closed) == (False, True)
+        assert served.stop(timeout_s=5.0)
+
+    def test_version_behind_proxies_stays(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        # Sequence models of several processes have a proxy: a reload would lose their sequences.
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
+        proxy = Forwarding(Forwarding(served))
+        update = loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1, proxy)
+        assert update is not None
+        assert update.commit() is None
+        assert len(proxy.instances) == 2
+        assert [group.count for group in proxy.config.instance_group] == [2]
         assert served.stop(timeout_s=5.0)
 
     def test_failed_instance_changes_nothing(self, tmp_path: Path, backend: RecordingBackend) -> None:

@@ -402,6 +402,10 @@ def test_missing_versions_are_loaded_beside_served_ones(tmp_path: Path) -> None:
         error = await replica.change({"canary": 3, "weight": 50})
         assert error is repository.error
         assert (replica.picks(), list(tmp_path.iterdir())) == (["2"] * 4, [])
+        # What the record says of a model that is not loaded here, or was unloaded meanwhile, loads nothing.
+        commands, errors = replica.engine.rollout_commands, list[InferError | None]()
+        commands.carry_out("unloaded", commands.changed("m", {"to": 1}), errors.append, is_stored=True)
+        assert (errors, repository.seen) == ([None], [{1, 2, 3}])
         repository.error = None
         assert await replica.change({"canary": 3, "weight": 50}) is None
         assert sorted(replica.picks()) == ["2", "2", "3", "3"]

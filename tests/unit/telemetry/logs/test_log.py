@@ -49,6 +49,12 @@ class TestFormatter:
         line = TritonFormatter().format(record('say "hi"\n\x1b[31m\\ é'))
         assert line.endswith(r'] "say \"hi\"\n\u001b[31m\\ é"')
 
+    @pytest.mark.parametrize("form", ["default", "json"])
+    def test_lines_are_bounded(self, form):
+        line = make_formatter(form).format(record("begin" + "x" * 10_000_000 + "end"))
+        assert len(line) < 70_000
+        assert re.search(r'"begin.*characters are left out.*end"', line)
+
     def test_escaping_can_be_switched_off(self):
         assert TritonFormatter(escapes=False).format(record('say "hi"')).endswith('] say "hi"')
 

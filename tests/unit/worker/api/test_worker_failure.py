@@ -47,3 +47,12 @@ class Unprintable(Exception):
 def test_exceptions_without_text_keep_their_class(error, text):
     assert failure.describe(error) == text
     assert type(error).__name__ in failure.format_traceback(error)
+
+
+def test_long_texts_lose_their_middle():
+    error = ValueError("begin " + "7, " * 1_000_000 + "end")
+    for text in (failure.describe(error), failure.format_traceback(error)):
+        assert len(text) < 70_000
+        assert text.startswith("ValueError: begin 7, ")
+        assert "characters are left out" in text
+        assert text.rstrip().endswith("7, end")

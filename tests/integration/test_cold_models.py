@@ -1,4 +1,4 @@
-"""Rollouts of models on demand: what is asked of a model that is not loaded now."""
+"""Questions and commands about a model on demand that is not loaded now: its rollout, its trace settings."""
 
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ FLAGS = (
 )
 COLD = "on demand: not loaded now, the next request loads it"
 ROLLOUT = "/v2/models/identity/rollout"
+TRACE = "/v2/models/identity/trace/setting"
 
 
 def _is_cold(server: ServerProcess) -> bool:
@@ -33,12 +34,15 @@ def _split(server: ServerProcess) -> tuple[int, int, float]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_cold_model_has_its_rollout(tmp_path: Path, processes: int) -> None:
+def test_cold_model_has_its_rollout_and_settings(tmp_path: Path, processes: int) -> None:
     root = tmp_path / "models"
     for version in (1, 2):
         (write_identity(root) / str(version)).mkdir(exist_ok=True)
     flags = (f"--model-repository={root}", *FLAGS, *([f"--processes={processes}"] if processes > 1 else []))
     with serving(tmp_path / "log", *flags) as server:
+        assert _is_cold(server)
+        changed = server.post(TRACE, {"trace_rate": "7"})
+        assert (changed.status, changed.json["trace_rate"]) == (200, "7")
         assert _is_cold(server)
         missing = server.get(ROLLOUT)
         assert (missing.status, b"has no rollout" in missing.body) == (404, True)
@@ -48,6 +52,7 @@ def test_cold_model_has_its_rollout(tmp_path: Path, processes: int) -> None:
         # Both versions, one of which no version_policy selects, leave in all processes when nothing uses them.
         wait_until(lambda: _is_cold(server), "the versions of the rollout did not leave")
         assert _split(server) == (1, 2, 30)
+        assert server.get(TRACE).json["trace_rate"] == "7"
         ended = server.post(ROLLOUT, {"action": "rollback"})
         assert ended.json["refused"] == {"2": "rolled back by a client"}
     with serving(tmp_path / "log", *flags) as server:
