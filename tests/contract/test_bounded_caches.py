@@ -62,7 +62,7 @@ GROWING = {
     "engine.serving.suspects:found": BY_COUNT,
     "engine.transforms.shared_memory:_outputs": BY_OPEN,
     "engine.transforms.shared_memory:memo": BY_COUNT,
-    "engine.serving.dispatch.busy_polling:@may_busy_poll": "no arguments",
+    "engine.serving.dispatch.busy_polling:@may_busy_poll": "whether there is a trial",
     "client.replicas.replica_calls:_watching": "one task for each of at most 64 servers",
     "client.live_view:_versions": "the versions of a server that is watched",
     "engine.views.live_state:_watches": "64 versions that pages show",

@@ -32,6 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture(autouse=True)
 def _has_two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "allowed_cpu_count", lambda: 2)
+    monkeypatch.setattr(module, "cgroup_quota", lambda: None)
     monkeypatch.setattr(module, "is_charged_for_waiting", lambda: False)
     module.may_busy_poll.cache_clear()
     yield
@@ -155,6 +157,21 @@ def test_one_core_or_small_quota_disables_polling(
     busy_polling.begin()
     assert not loop.is_awake
     assert not busy_polling.is_due
+
+
+@pytest.mark.parametrize(
+    ("cpu_count", "quota", "is_tried", "polls"),
+    [(2, None, True, True), (2, None, False, False), (1, None, True, False), (2, 3.0, True, False)],
+)
+def test_share_of_one_core_polls_by_trial(
+    monkeypatch: pytest.MonkeyPatch, cpu_count: int, quota: float | None, is_tried: bool, polls: bool
+) -> None:
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)
+    monkeypatch.setattr(module, "allowed_cpu_count", lambda: cpu_count)
+    monkeypatch.setattr(module, "cgroup_quota", lambda: quota)
+    loop = CountingLoop()
+    BusyPolling(loop, UNLIMITED_NS, PollingTrial() if is_tried else None).begin()
+    assert loop.is_awake == polls
 
 
 def test_it_goes_on_while_others_have_something_due(clock: list[int]) -> None:
