@@ -330,7 +330,7 @@ def test_sequences_finish_while_the_server_drains(start_server: StartServer, tmp
         client.close()
 
 
-def test_sequences_go_on_while_a_rollout_loads_another_version(start_server: StartServer, tmp_path: Path) -> None:
+def test_sequences_go_on_while_another_version_loads(start_server: StartServer, tmp_path: Path) -> None:
     root = tmp_path / "models"
     model = write_running_sum(root, "direct_sum", "direct { }", max_batch_size=8, idle_us=60_000_000)
     running = start_server(root, "--processes=2", "--model-control-mode=explicit", "--load-model=*")
