@@ -10,6 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
+from naiad.protocol.header_memory import SIGHTINGS
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelInferResponse
 
 _CALLS = 20_000
@@ -27,6 +28,17 @@ def request(request_id: str = "", **parameters: int) -> bytes:
     return message.SerializeToString()
 
 
+def cached(message: bytes) -> InferRequestDecoder:
+    """Return a decoder that has met the header of a request as often as one that is used all the time."""
+    decoder = InferRequestDecoder()
+    # The last but one proposes the header, and the last notices that the engine has admitted it.
+    for _ in range(SIGHTINGS + 1):
+        decoder.decode(message)[0].admission = decoder
+    if decoder.decode(message)[0] is not decoder.decode(message)[0]:
+        raise RuntimeError("the header is not cached")
+    return decoder
+
+
 def measure(label: str, call: Callable[[int], object]) -> None:
     def many() -> None:
         for i in range(_CALLS):
@@ -36,9 +48,8 @@ def measure(label: str, call: Callable[[int], object]) -> None:
 
 
 def main() -> None:
-    decoder = InferRequestDecoder()
     same = request()
-    decoder.decode(same)[0].admission = decoder  # as the engine notes it
+    decoder = cached(same)
     measure("(empty call)", lambda i: None)
     measure("decode, no id", lambda i: decoder.decode(same))
     view = memoryview(bytearray(same))

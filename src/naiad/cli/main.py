@@ -1,5 +1,6 @@
 """The `naiad` command: one verb, one module, imported only when it is used."""
 
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -11,6 +12,7 @@ from types import ModuleType
 
 from naiad.cli.start.blas_waits import short_blas_waits
 from naiad.cli.start.compiled_methods import compiled_methods
+from naiad.cli.start.compiled_modules import compiled_modules
 from naiad.cli.start.protobuf_in_python import delay_protobuf_in_python
 from naiad.cli.start.standard_streams import open_standard_streams
 from naiad.cli.verbs import VERBS
@@ -51,7 +53,7 @@ def _run(rest: list[str]) -> int:
             print(_usage())
             return 0
         verb, rest = rest[0], ["--help"]
-    if verb not in _present_verbs():
+    if not _is_present(verb):
         near = _suggestion(verb)
         print(f"naiad: unknown verb '{verb}'{near}", file=sys.stderr)
         print("naiad --help lists the verbs." if near else f"\n{_usage()}", file=sys.stderr)
@@ -63,17 +65,23 @@ def _import_verb(verb: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()  # What is imported stays, so a collection meanwhile finds nothing.
     try:
-        if verb == "serve":
-            delay_protobuf_in_python()
-        with short_blas_waits(), compiled_methods(verb):
+        # Only servers are started so often that a second copy of the code on the disk is worth its place.
+        kept_modules = compiled_modules(verb) if verb == "serve" else contextlib.nullcontext()
+        with short_blas_waits(), kept_modules, compiled_methods(verb):
+            if verb == "serve":
+                delay_protobuf_in_python()
             return importlib.import_module(VERBS[verb][0])
     finally:
         if collects:
             gc.enable()
 
 
+def _is_present(verb: str) -> bool:
+    return verb in VERBS and importlib.util.find_spec(VERBS[verb][0]) is not None
+
+
 def _present_verbs() -> dict[str, str]:
-    return {verb: text for verb, (module, text) in VERBS.items() if importlib.util.find_spec(module) is not None}
+    return {verb: text for verb, (_, text) in VERBS.items() if _is_present(verb)}
 
 
 def _suggestion(verb: str) -> str:

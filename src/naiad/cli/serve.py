@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from naiad.cli.start.compiled_methods import compiled_methods
+from naiad.cli.start.compiled_modules import compiled_modules
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 from naiad.options.options import ServerOptions
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that an invalid flag is reported at once.
-    with compiled_methods("server"):
+    with compiled_modules("server"), compiled_methods("server"):
         serve = _import_server(options)
     return serve(options)
 
@@ -71,7 +72,9 @@ def _import_server(options: ServerOptions) -> Callable[[ServerOptions], int]:
 
         return partial(serve_processes, is_forking=import_for_models(options))
     from naiad.server.app import serve
+    from naiad.server.process.shared_imports import import_for_own_models
 
+    import_for_own_models(options)
     return serve
 
 

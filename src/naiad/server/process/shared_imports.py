@@ -2,7 +2,8 @@
 
 Its import describes a thousand operators in 8 MiB of memory that nothing writes to later, so forked processes share
 it, and it takes as long as importing 150 modules. A library that starts threads, or that talks to a GPU, must be
-imported by each process itself: a forked process has neither the threads nor the GPU's state.
+imported by each process itself: a forked process has neither the threads nor the GPU's state. A server of one process
+imports it at the same moment, while its modules come from kept code.
 """
 
 import importlib.util
@@ -33,13 +34,23 @@ def import_for_models(options: ServerOptions, environ: Mapping[str, str] = os.en
     if not _loads_onnx(options) or not _is_forkable(environ):
         return True
     before = _thread_count()
+    _import_onnx()
+    return _thread_count() <= before
+
+
+def import_for_own_models(options: ServerOptions) -> None:
+    """Do the same for a server of one process, which uses any library."""
+    if _loads_onnx(options):
+        _import_onnx()
+
+
+def _import_onnx() -> None:
     try:
         import naiad.backend.onnx.backend  # noqa: F401 - only here, most of what a server may need is not needed
     except KeyboardInterrupt:
         raise  # of the operator
     except BaseException as error:  # a library of another machine, a broken installation, one that ends its process
-        _log.debug("ONNX Runtime is not imported before the processes are forked: %s", error)
-    return _thread_count() <= before
+        _log.debug("ONNX Runtime is not imported before models are loaded: %s", error)
 
 
 def _loads_onnx(options: ServerOptions) -> bool:
