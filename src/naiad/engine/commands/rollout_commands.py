@@ -140,7 +140,7 @@ class RolloutCommands:
         """Set the state of a rollout in this process; what it needs and is not ready is loaded first.
 
         The versions that serve stay as they are meanwhile. A process that starts loads them with the model. What a
-        record says loads no model that is not loaded here: no request has asked for it, and its load reads the record.
+        record says loads no model that is not loaded here: nothing has asked for it, and its load reads the record.
         """
         missing = self.missing_versions(key, state)
         if missing and is_stored and not self._phase.is_starting and not self.is_loaded(key):
