@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # Each of a thousand processes imports numpy, whose OpenBLAS starts a thread for each core that waits awake for 30 ms:
-# a quarter of the CPU time of the import. `naiad` itself has these threads sleep after 2^20 cycles, 0.4 ms.
+# an eighth of the CPU time of the import. `naiad` itself has these threads sleep after 2^20 cycles, 0.4 ms.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 import hypothesis

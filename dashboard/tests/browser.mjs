@@ -6,17 +6,20 @@ import { existsSync } from "node:fs";
 import path from "node:path";
 import { chromium } from "playwright-core";
 
-const PLACES = ["chromium", "chromium-browser", "google-chrome"].flatMap((name) => (process.env.PATH ?? "").split(":").map((folder) => path.join(folder, name)));
+const PLACES = ["chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"].flatMap((name) => (process.env.PATH ?? "").split(":").map((folder) => path.join(folder, name)));
 const axeSource = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** A microphone that beeps, and whose use is asked for as ever: `permissions: ["microphone"]` grants it. */
 const MICROPHONE = ["--use-fake-device-for-media-stream"];
+/** Without windows nobody is asked: every page has the microphone. */
+const NO_QUESTION = ["--use-fake-ui-for-media-stream"];
 export const DESK = { width: 1280, height: 860 };
 export const PHONE = { width: 390, height: 844 };
 
 export async function launch() {
     const executablePath = process.env.CHROMIUM ?? PLACES.find((each) => existsSync(each));
     if (!executablePath) throw new Error("Chromium is not installed");
-    return chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", ...MICROPHONE] });
+    const microphone = executablePath.endsWith("headless-shell") ? [...MICROPHONE, ...NO_QUESTION] : MICROPHONE;
+    return chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", ...microphone] });
 }
 
 /** A page that collects what must not happen: errors of scripts, and what the policy forbids. */

@@ -16,6 +16,7 @@ import torch
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from support.long_run import mostly_long
 from support.server_process import SOURCE, ServerProcess, serving
 from support.waiting import wait_until
 
@@ -178,8 +179,9 @@ def test_killed_rank_fails_the_request_and_restarts(server: ServerProcess, home:
     assert not {*before} & {*after}
 
 
-@pytest.mark.parametrize("model", ["block", "module"])
+@pytest.mark.parametrize("model", mostly_long(["block", "module"], "block".__eq__))
 def test_two_nodes_give_the_same_results(model: str, tmp_path: Path) -> None:
+    """Both kinds of workers join a group in the same way, on one node and on two."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     for node in ("first", "second"):

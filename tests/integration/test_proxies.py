@@ -29,7 +29,7 @@ from support.waiting import wait_until
 
 INFER = "/v2/models/identity/infer"
 SLOW = "/v2/models/slow/infer"
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 """Between requests of a thread."""
 STEP_S = 0.1
 """Between requests of a sequence."""

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first has no windows: others start a process for the one of each page, in a second of CPU time."""
+PROGRAM = next(filter(None, map(shutil.which, _PROGRAMS)), None)
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")
 _REPORT = "/report"
 _SCRIPT = """<!doctype html><title>page</title><script type="module">

@@ -98,7 +98,7 @@ def _requests(number: int) -> Iterator[tuple[str, bytes]]:
 
 
 @contextmanager
-def traffic(url: str, *, clients: int = 3, pause_s: float = 0.03) -> Iterator[None]:
+def traffic(url: str, *, clients: int = 3, pause_s: float = 0.15) -> Iterator[None]:
     """Send requests to all models of the scene until the end; `url` is `host:port`."""
     ended = threading.Event()
 

@@ -17,6 +17,8 @@ _CACHED = "response_cache { enable: true }"
 _FULL = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
 CACHE_FLAG = "--cache-config=local,size=1048576"
 """A flag that the server of these models needs."""
+PAUSE_S = 0.03
+"""Between two requests of a client, so that the tests of a minute take little CPU time."""
 
 
 def write_monitored(repository: Path) -> None:
@@ -74,7 +76,7 @@ def traffic(server: ServerProcess, client_count: int = 4) -> Iterator[None]:
             with numbers:
                 model, body = next(source)
             server.request("POST", f"/v2/models/{model}/infer", body)
-            ended.wait(0.005)
+            ended.wait(PAUSE_S)
 
     threads = [threading.Thread(target=send) for _ in range(client_count)]
     for thread in threads:
