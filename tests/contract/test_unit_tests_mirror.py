@@ -16,7 +16,6 @@ OTHERS = {
     "attack/test_connection.py": "the attack suite is beside src",
     "backend/onnx/test_onnx_destinations.py": SCENE,
     "backend/onnx/test_onnx_scalars.py": SCENE,
-    "cli/start/test_standard_streams.py": "a process without standard streams is one of its own",
     "engine/ensemble/test_ensemble_run.py": SCENE,
     "engine/serving/test_sequence_stop.py": SCENE,
     "engine/serving/test_worker_restarts.py": SCENE,

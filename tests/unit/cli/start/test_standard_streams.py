@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from naiad.cli.start.standard_streams import open_standard_streams
+
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-", "0<&- 2>&-"])
 def test_command_runs_without_a_standard_stream(closed: str) -> None:
@@ -26,3 +28,9 @@ def test_version_is_asked_without_an_output() -> None:
     script = 'exec "$0" -m naiad --version 1>&-'
     run = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, check=False)
     assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_open_streams_stay() -> None:
+    before = (sys.stdin, sys.stdout, sys.stderr)
+    open_standard_streams()
+    assert (sys.stdin, sys.stdout, sys.stderr) == before
