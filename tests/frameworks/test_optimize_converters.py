@@ -21,7 +21,8 @@ CLOSE = {"fp32": 1e-4, "fp16": 0.02, "mixed": 0.02, "int8_dynamic": 0.15, "int8"
 
 @pytest.fixture
 def forked():
-    with forked_conversions("torch", "tensorflow", "keras", "onnxruntime"):
+    # Most conversions of PyTorch import TorchDynamo and ONNX Script, in two seconds of CPU time.
+    with forked_conversions("torch", "torch._dynamo", "onnxscript", "openvino", "tensorflow", "keras", "onnxruntime"):
         yield
 
 

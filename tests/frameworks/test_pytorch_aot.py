@@ -1,4 +1,4 @@
-"""AOTInductor packages. Compiling one takes half a minute and a C++ compiler."""
+"""AOTInductor packages. Compiling one takes twenty seconds and a C++ compiler."""
 
 import json
 import zipfile
@@ -21,7 +21,8 @@ def directory(tmp_path_factory):
     path.parent.mkdir(parents=True)
     rows = torch.export.Dim("rows", min=1, max=32)
     exported = torch.export.export(digits.module, (digits.images[:2],), dynamic_shapes=({0: rows},))
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # The kernels have the usual level.
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=quick)
     return path.parent.parent
 
 
