@@ -80,6 +80,28 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
     )
 
 
+def changed_tensor(signature: RowSignature, metadata: ModelMetadata) -> str:
+    """Return how a tensor of a job differs from what the model has now; "" if none does."""
+    for kind, used, known in (
+        ("input", signature.inputs, metadata.inputs),
+        ("output", signature.outputs, metadata.outputs),
+    ):
+        specs = {each.name: each for each in known}
+        for name, tensor in used.items():
+            spec = specs.get(name)
+            if spec is None:
+                return f"{kind} '{name}' is gone"
+            before = (tensor.datatype, (-1, *tensor.dims) if tensor.is_batched else tensor.dims)
+            if (spec.datatype, spec.shape) != before:
+                texts = [
+                    f"{datatype.value} {list(shape)}" for datatype, shape in (before, (spec.datatype, spec.shape))
+                ]
+                return f"{kind} '{name}' was {texts[0]} and is {texts[1]}"
+        if added := [name for name in specs if name not in used and kind == "input"]:
+            return f"input '{added[0]}' is new"
+    return ""
+
+
 def _rows_per_request(config: ModelConfig, inputs: Sequence[ModelTensor]) -> int:
     """Return the configured batch, or what is fast and fits the memory for a model without a configuration."""
     if config.max_batch_size != DEFAULT_ROWS:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from naiad.core.errors import ErrorCode, InferError, internal, unavailable
-from naiad.tools.predict.job_signature import RowSignature
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, unavailable
+from naiad.tools.predict.job_signature import RowSignature, changed_tensor
 from naiad.tools.predict.model_host import ModelEndpoint
 from naiad.tools.predict.rows.chunk import Chunk, ChunkResult, Group
+from naiad.tools.predict.rows.declared_output import as_declared
 
 if TYPE_CHECKING:
     from naiad.core.tensor import Array
@@ -74,6 +75,7 @@ class ChunkRequests:
             except InferError as error:
                 await self._check_fatal(error)
                 reason = error.message.strip()
+        await self._check_unchanged()
         chunk.failures[group.offsets[0]] = reason or "the model returned an error without a text"
 
     async def _check_fatal(self, error: InferError) -> None:
@@ -82,6 +84,17 @@ class ChunkRequests:
             raise error
         if error.code is ErrorCode.NOT_FOUND:
             await self._endpoint.metadata()  # raises if the model is gone
+
+    async def _check_unchanged(self) -> None:
+        """Raise InferError(INVALID_ARG) if the model has other tensors now: its reload is not the fault of a row."""
+        try:
+            metadata = await self._endpoint.metadata()
+        except InferError:
+            return  # the next request shows whether the server is away
+        if change := changed_tensor(self.signature, metadata):
+            raise invalid_argument(
+                f"model '{self.signature.model}' was reloaded with other tensors: {change}; a new start reads them"
+            )
 
     async def _infer(self, group: Group) -> ChunkResult:
         loop = asyncio.get_running_loop()
@@ -122,7 +135,7 @@ class ChunkRequests:
                 raise internal(
                     f"output '{name}' has shape {list(array.shape)} for {count} rows; expected [{count}, ...]"
                 )
-            outputs[name] = array
+            outputs[name] = as_declared(tensor, array)
         return ChunkResult(group.offsets, outputs)
 
 

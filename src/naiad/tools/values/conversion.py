@@ -23,6 +23,9 @@ def array_of_values(tensor: ModelTensor, values: Sequence[Any], shape: Shape | N
     if not types.issuperset(map(type, values)):
         index = next(i for i, value in enumerate(values) if type(value) not in types)
         raise InputError(f"{where}: value {index} is {_shown(values[index])}; expected {words}")
+    if datatype is DataType.BOOL and not {0, 1}.issuperset(values):
+        index = next(i for i, value in enumerate(values) if value not in (0, 1))
+        raise InputError(f"{where}: value {index} is {_shown(values[index])}; expected {words}")
     if datatype is DataType.BYTES:
         return strings([value.encode("utf-8", "surrogatepass") for value in values]).reshape(shape)
     try:

@@ -1,6 +1,7 @@
 """Rows of `.csv` files with a header. Numbers and strings follow the datatypes of the model."""
 
 import csv
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
@@ -265,6 +266,8 @@ def _numbers(tensor: ModelTensor, columns: Sequence[Sequence[str]]) -> Column | 
             arrays = [np.fromiter(map(int, column), np.int64, len(column)) for column in columns]
     except (ValueError, OverflowError):
         return None
+    if any(np.isinf(array).any() for array in arrays):
+        return None
     return _stacked(tensor, arrays)
 
 
@@ -313,9 +316,11 @@ def _number(text: str) -> Any:
         return None
     for convert in (int, float) if _is_plain(text) else ():
         try:
-            return convert(text)
+            value = convert(text)
         except ValueError:
             continue
+        # Digits that no float holds are no number; `inf` is one.
+        return text if convert is float and math.isinf(value) and any(map(str.isdigit, text)) else value
     return text
 
 

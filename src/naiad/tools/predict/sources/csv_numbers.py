@@ -35,11 +35,14 @@ def split_cells(lines: Sequence[str]) -> list[list[str]]:
 
 
 def read_floats(lines: Sequence[str], places: Sequence[int], *, null_is_nan: bool) -> Array | None:
-    """Return FP64 of shape [lines, places]; None if a cell is no number. With `null_is_nan` an empty cell is NaN."""
+    """Return FP64 of shape [lines, places]; None if a cell is no number. With `null_is_nan` an empty cell is NaN.
+
+    None also where a number is infinite: the cell may have digits that no float holds.
+    """
     array = _parsed(lines, places)
     if array is None and null_is_nan:
         array = _parsed([_with_nan(line) for line in lines], places)
-    return array
+    return None if array is None or np.isinf(array).any() else array
 
 
 def _parsed(lines: Sequence[str], places: Sequence[int]) -> Array | None:

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, not_found, unavailable
 from naiad.tools.predict import row_requests as requests_module
 from naiad.tools.predict.row_requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk, FileRows
 from naiad.tools.predict.rows.row_outputs import to_block
 from naiad.tools.predict.rows.row_tensors import to_chunk
-from support.batch_parts import Doubling, signature
+from support.batch_parts import Doubling, Tensors, metadata, signature
 from support.uvloop_run import run
 
 
@@ -131,6 +132,34 @@ def test_outputs_of_the_wrong_length_fail(tmp_path: Path) -> None:
 
     chunk = executed(Short(), 2)
     assert "for 1 rows; expected [1, ...]" in chunk.failures[0]
+
+
+def test_outputs_of_another_shape_fail() -> None:
+    class Wide(Doubling):
+        async def infer(self, inputs, outputs):
+            found = await super().infer(inputs, outputs)
+            return {name: np.repeat(array, 2, 1) for name, array in found.items()}
+
+    chunk = executed(Wide(), 2)
+    assert set(chunk.failures) == {0, 1}
+    assert "output 'Y' has shape [4] in a row, and the model declares [2]" in chunk.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ({"Y": (DataType.FP32, (3,))}, "output 'Y' was FP32 [-1, 2] and is FP32 [-1, 3]"),
+        ({"Z": (DataType.FP32, (2,))}, "output 'Y' is gone"),
+    ],
+)
+def test_a_reload_with_other_tensors_ends_the_job(outputs: Tensors, text: str) -> None:
+    class Reloaded(Doubling):
+        async def metadata(self):
+            return metadata(self.inputs, outputs)[0]
+
+    with pytest.raises(ExceptionGroup) as caught:
+        executed(Reloaded(bad=[1]), 4)
+    assert text in caught.value.exceptions[0].message
 
 
 def test_models_without_batches_get_single_rows() -> None:

@@ -32,6 +32,9 @@ NO_NUMBERS = ["true", "null", "[1]", "1_000", "0x10", '"1"', "one", "{}", "1-2",
 def test_numbers_equal_python_floats(table, end):
     found = read_floats([",".join(row) + end for row in table], [1, 0], null_is_nan=False)
     wanted = np.array([[float(row[1]), float(row[0])] for row in table])
+    if np.isinf(wanted).any():
+        assert found is None
+        return
     np.testing.assert_array_equal(found, wanted)
     assert np.array_equal(np.signbit(found), np.signbit(wanted)) or any(map(math.isnan, wanted.ravel()))
 

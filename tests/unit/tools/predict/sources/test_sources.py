@@ -244,6 +244,23 @@ def test_csv_booleans_are_words_or_digits(tmp_path: Path) -> None:
     assert values(found, "A") == [[True], [False], [False], None]
 
 
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("datatype", [DataType.FP32, DataType.FP64])
+def test_csv_digits_beyond_any_float_are_no_infinity(tmp_path: Path, width: int, datatype: DataType) -> None:
+    rows = ["1e400", "-1e999", "9" * 400, "inf", "-Infinity", "2"]
+    lines = [",".join([f"A_{index}" for index in range(width)]), *(",".join([row] * width) for row in rows)]
+    found = chunks(save(tmp_path / "in.csv", "\n".join(lines)), signature({"A": (datatype, (width,))}), rows=9)
+    assert values(found, "A") == [None, None, None, [np.inf] * width, [-np.inf] * width, [2.0] * width]
+
+
+def test_other_json_numbers_are_no_booleans(tmp_path: Path) -> None:
+    cells = ("true", "0", "1", "2", "-1", "[1]")
+    path = save(tmp_path / "in.jsonl", "\n".join([f'{{"A": {each}}}' for each in cells]))
+    found = chunks(path, signature({"A": (DataType.BOOL, (1,))}), rows=9)
+    assert values(found, "A") == [[True], [False], [True], None, None, [True]]
+    assert "value 0 is 2; expected true, false, 1 or 0" in reasons(found)[3]
+
+
 def test_csv_rows_of_another_width_fail(tmp_path: Path) -> None:
     found = chunks(save(tmp_path / "in.csv", "TEXT,n\na,1\nb\nc,2\n"), signature(TEXT), skip=1)
     assert values(found, "TEXT") == [None, [b"c"]]
