@@ -196,8 +196,16 @@ def test_an_ensemble_follows_its_members(tmp_path: Path, start_server) -> None:
     assert client.is_ready("pair")
     write_identity(root, "member", datatype="INT32")
     until(lambda: "inconsistent data type" in client.reason("pair"), "the ensemble says that it does not fit")
+    assert not client.is_ready("pair")
+    assert server.is_ready()
+    body = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+    answer = server.post("/v2/models/pair/infer", body)
+    assert answer.status == 503
+    assert "it does not fit its members any more; the repository index says why" in answer.json["error"]
     write_identity(root, "member")
-    until(lambda: client.reason("pair") == "", "it fits again")
+    until(lambda: client.is_ready("pair"), "it fits again")
+    assert client.reason("pair") == ""
+    assert server.post("/v2/models/pair/infer", body).status == 200
     client.stub.close()
 
 

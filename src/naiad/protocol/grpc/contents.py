@@ -136,8 +136,8 @@ class _Conversion:
             limits = np.iinfo(datatype.numpy)
             raise invalid_argument(
                 f"an integer is out of range for {datatype.value} in the contents of input tensor "
-                f"'{excerpt(self._spec.name)}' for model '{excerpt(self._model_name)}'; got {wide[wrong][0]}, expected "
-                f"a value from {limits.min} to {limits.max}: change the value or the datatype"
+                f"'{excerpt(self._spec.name)}' for model '{excerpt(self._model_name)}'; got {wide[wrong][0]}, "
+                f"expected a value from {limits.min} to {limits.max}: change the value or the datatype"
             )
         return narrow
 

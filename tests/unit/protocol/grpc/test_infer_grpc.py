@@ -453,8 +453,8 @@ class TestContents:
     def test_integer_out_of_range(self, datatype, field, value, limits, count):
         message = one_input(datatype, (count,), **{field: [1] * (count - 1) + [value]})
         assert refusal(message).message == (
-            f"an integer is out of range for {datatype} in the contents of input tensor 'x' for model 'm'; got {value}, "
-            f"expected a value {limits}: change the value or the datatype"
+            f"an integer is out of range for {datatype} in the contents of input tensor 'x' for model 'm'; got "
+            f"{value}, expected a value {limits}: change the value or the datatype"
         )
 
     def test_empty_contents_are_no_bytes(self):
