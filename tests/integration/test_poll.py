@@ -95,6 +95,16 @@ def test_failed_update_keeps_old_version_and_gives_reason(polled) -> None:
     (root / "scale" / "config.pbtxt").write_text("backend: [")
     until(lambda: "config.pbtxt:1" in client.reason("scale"), "a configuration that cannot be read is a reason, too")
     assert client.scale() == 2
+    write_scale(root, 2)
+    until(lambda: client.reason("scale") == "", "the undone update is no failure any more")
+    (root / "scale" / "2").mkdir()
+    (root / "scale" / "2" / "model.py").write_text("raise RuntimeError('not finished')\n")
+    until(lambda: not server.is_ready(), "a new version has failed")
+    shutil.rmtree(root / "scale" / "2")
+    until(server.is_ready, "nothing is left of what has failed")
+    (root / "scale" / "config.pbtxt").unlink()
+    until(lambda: "neither inputs nor outputs" in client.reason("scale"), "files are removed before their model")
+    assert client.scale() == 2
     write_scale(root, 7)
     until(lambda: client.scale() == 7, "the repaired model is served")
     assert client.reason("scale") == ""

@@ -340,6 +340,10 @@ class Catalog(Generic[V]):
             _log.error("failed to load model '%s': %s", name, reason, exc_info=cause)
         self._lifecycle.fail_model(name, reason, counts=counts)
 
+    def forgive_updates(self, name: str) -> None:
+        """Drop the failures of updates of a model from the index: its files hold what is served again."""
+        self._lifecycle.forgive_updates(name)
+
     def note_misfit(self, ensemble: str, problem: str) -> None:
         """Show why an ensemble left service: a `problem` with its members. The server stays ready without it."""
         self._lifecycle.note_misfit(ensemble, f"{MISFIT}: {problem}")

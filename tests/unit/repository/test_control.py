@@ -713,6 +713,19 @@ class TestDryRun:
         assert list(directory.iterdir()) == []
 
 
+def test_undone_update_is_forgiven(scene: Scene) -> None:
+    scene.write("a")
+    scene.load("a")
+    second = scene.write("a", 2) / "2"
+    (second / "broken").touch()
+    scene.refused("a")
+    assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE Invalid argument: broken"}
+    (second / "broken").unlink()
+    second.rmdir()
+    scene.load("a")
+    assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
+
+
 class TestMembersOfEnsembles:
     @pytest.fixture
     def scene(self, tmp_path: Path) -> Scene:

@@ -31,6 +31,7 @@ from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
+    check_declared,
     finish_config,
     read_config,
     read_labels,
@@ -320,6 +321,8 @@ class ModelLoader:
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
         context = self._context(plan, version, plan.config, backend)
         completed = backend.auto_complete(context) if self._auto_complete else plan.config
+        if plan.source is not None:
+            check_declared(plan.source, plan.entry, completed)
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
         return replace(context, config=self._finish(plan, plan.config, completed, count, gpus))

@@ -233,6 +233,8 @@ class ModelController(Generic[V]):
                     failure = error
         if failure is not None:
             raise failure
+        if order.name not in tried:
+            self.catalog.forgive_updates(order.name)
         self.loaded.records[order.name].is_explicit = True
 
     def _dry_run(self, order: LoadOrder) -> None:
