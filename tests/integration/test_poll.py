@@ -95,6 +95,16 @@ def test_failed_update_keeps_old_version_and_gives_reason(polled) -> None:
     (root / "scale" / "config.pbtxt").write_text("backend: [")
     until(lambda: "config.pbtxt:1" in client.reason("scale"), "a configuration that cannot be read is a reason, too")
     assert client.scale() == 2
+    write_scale(root, 2)
+    until(lambda: client.reason("scale") == "", "the undone update is no failure any more")
+    (root / "scale" / "2").mkdir()
+    (root / "scale" / "2" / "model.py").write_text("raise RuntimeError('not finished')\n")
+    until(lambda: not server.is_ready(), "a new version has failed")
+    shutil.rmtree(root / "scale" / "2")
+    until(server.is_ready, "nothing is left of what has failed")
+    (root / "scale" / "config.pbtxt").unlink()
+    until(lambda: "neither inputs nor outputs" in client.reason("scale"), "files are removed before their model")
+    assert client.scale() == 2
     write_scale(root, 7)
     until(lambda: client.scale() == 7, "the repaired model is served")
     assert client.reason("scale") == ""
@@ -196,8 +206,16 @@ def test_an_ensemble_follows_its_members(tmp_path: Path, start_server) -> None:
     assert client.is_ready("pair")
     write_identity(root, "member", datatype="INT32")
     until(lambda: "inconsistent data type" in client.reason("pair"), "the ensemble says that it does not fit")
+    assert not client.is_ready("pair")
+    assert server.is_ready()
+    body = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+    answer = server.post("/v2/models/pair/infer", body)
+    assert answer.status == 503
+    assert "it does not fit its members any more; the repository index says why" in answer.json["error"]
     write_identity(root, "member")
-    until(lambda: client.reason("pair") == "", "it fits again")
+    until(lambda: client.is_ready("pair"), "it fits again")
+    assert client.reason("pair") == ""
+    assert server.post("/v2/models/pair/infer", body).status == 200
     client.stub.close()
 
 

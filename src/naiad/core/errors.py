@@ -178,6 +178,10 @@ class UnloadableError(InferError):
     """
 
 
+class MisfitError(InferError):
+    """An ensemble does not fit the members that are served: names, datatypes or shapes of their tensors."""
+
+
 def invalid_argument(message: str) -> InferError:
     """Return an INVALID_ARG error with `message`."""
     return InferError(ErrorCode.INVALID_ARG, message)

@@ -13,6 +13,8 @@ UNLOADED = "unloaded"
 """Triton: the reason of a version that was unloaded on purpose; strict readiness compares exactly this text."""
 
 
+MISFIT = "it does not fit its members any more"
+"""Reason of an ensemble that has left service because of an update of a member; what does not fit follows."""
 COLD = "on demand: not loaded now, the next request loads it"
 """naiad: the reason of a version that its next request loads."""
 

@@ -15,12 +15,13 @@ from naiad.config.rollout.rollout_record import FoundRollout
 from naiad.core.errors import (
     ErrorCode,
     InferError,
+    MisfitError,
     UnloadableError,
     cause_of,
     internal,
     invalid_argument,
 )
-from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
+from naiad.core.model import MISFIT, UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.load_pool import LoadPool
@@ -339,6 +340,14 @@ class Catalog(Generic[V]):
             _log.error("failed to load model '%s': %s", name, reason, exc_info=cause)
         self._lifecycle.fail_model(name, reason, counts=counts)
 
+    def forgive_updates(self, name: str) -> None:
+        """Drop the failures of updates of a model from the index: its files hold what is served again."""
+        self._lifecycle.forgive_updates(name)
+
+    def note_misfit(self, ensemble: str, problem: str) -> None:
+        """Show why an ensemble left service: a `problem` with its members. The server stays ready without it."""
+        self._lifecycle.note_misfit(ensemble, f"{MISFIT}: {problem}")
+
     def _count_failure(self) -> None:
         with self._failure_lock:
             self.load_failure_count += 1
@@ -366,11 +375,13 @@ class Catalog(Generic[V]):
         name = plan.entry.key
         loaded: dict[int, PreparedVersion[V]] = {}
         failures = ""
+        is_misfit = False
         for version, future in futures.items():
             try:
                 loaded[version] = self._loads.result(name, future, pool.add_thread_if_slow)
             except Exception as error:
                 reason = status_of(error)
+                is_misfit = is_misfit or isinstance(error, MisfitError)
                 self._count_failure()
                 _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
@@ -392,7 +403,8 @@ class Catalog(Generic[V]):
             self._lifecycle.fail_version(name, version, UNLOADED)
         if plan.agents is not None and self._agents.get(name) is not plan.agents:
             plan.agents.load_failed()
-        raise invalid_argument(f"load failed for model '{name}': {failures}")
+        message = f"load failed for model '{name}': {failures}"
+        raise MisfitError(ErrorCode.INVALID_ARG, message) if is_misfit else invalid_argument(message)
 
     # --- unloading --------------------------------------------------------------------------------------------------
 

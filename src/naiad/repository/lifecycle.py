@@ -271,6 +271,30 @@ class Lifecycle(Generic[V]):
                 record.reason = _STALE + reason
             self._changed(name)
 
+    def forgive_updates(self, name: str) -> None:
+        """Drop the failures of updates of a served model: its files hold what is served again."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is None or not model.is_ready:
+                return
+            model.reason = ""
+            for version in model.versions.values():
+                if version.state is ModelState.READY:
+                    version.reason = ""
+                elif not version.is_wanted and version.has_failed:
+                    version.become(ModelState.UNAVAILABLE, UNLOADED)
+            self._changed(name)
+
+    def note_misfit(self, name: str, reason: str) -> None:
+        """Record why the versions of a model that are not loaded cannot serve now; the server is ready without it."""
+        with self._lock:
+            model = self._models.get(name)
+            for version in () if model is None else model.versions.values():
+                if not version.is_wanted:
+                    version.counts = False
+                    version.become(ModelState.UNAVAILABLE, reason)
+            self._changed(name)
+
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
         """Put a new set of versions in place at once and return the replaced ones, for the caller to stop.
 

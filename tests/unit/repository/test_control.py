@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, MisfitError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.control_modes import RepositoryControl, explicit_control, no_control
@@ -49,7 +49,10 @@ class Change:
 
 
 class Loader:
-    """A directory `uses-x` makes the model an ensemble of x; a file `broken` makes loading fail, `bad` planning."""
+    """A directory `uses-x` makes the model an ensemble of x; a file `broken` makes loading fail, `bad` planning.
+
+    A file `renamed` in the version of a model makes its ensembles not fit.
+    """
 
     def __init__(self) -> None:
         self.loads: list[str] = []
@@ -87,6 +90,9 @@ class Loader:
         self.on_load()
         if (plan.entry.version_dirs[version] / "broken").exists():
             raise invalid_argument("broken")
+        for step in plan.config.ensemble_scheduling.step:
+            if (plan.entry.model_dir.parent / step.model_name / "1" / "renamed").exists():
+                raise MisfitError(ErrorCode.INVALID_ARG, f"it maps what {step.model_name} lacks")
         self.loaded.append(Version(plan.entry.name, version, plan.config))
         return self.loaded[-1]
 
@@ -707,6 +713,19 @@ class TestDryRun:
         assert list(directory.iterdir()) == []
 
 
+def test_undone_update_is_forgiven(scene: Scene) -> None:
+    scene.write("a")
+    scene.load("a")
+    second = scene.write("a", 2) / "2"
+    (second / "broken").touch()
+    scene.refused("a")
+    assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE Invalid argument: broken"}
+    (second / "broken").unlink()
+    second.rmdir()
+    scene.load("a")
+    assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
+
+
 class TestMembersOfEnsembles:
     @pytest.fixture
     def scene(self, tmp_path: Path) -> Scene:
@@ -739,6 +758,31 @@ class TestMembersOfEnsembles:
             scene.states()["e:1"]
             == "READY serving what was loaded before, its update failed: Invalid argument: broken"
         )
+
+    def test_ensemble_leaves_while_its_member_does_not_fit(self, scene: Scene) -> None:
+        scene.write("outer", uses=("e",))
+        scene.load("outer")
+        renamed = scene.root / "x" / "1" / "renamed"
+        for _ in range(2):
+            renamed.touch()
+            scene.load("x")
+            assert scene.served() == {"x": [1], "y": [1]}
+            assert (
+                scene.states()["e:1"]
+                == (
+                    "UNAVAILABLE it does not fit its members any more: load failed for model 'e': version 1 is at "
+                    "UNAVAILABLE state: Invalid argument: it maps what x lacks;\n"
+                ).strip()
+            )
+            assert scene.states()["outer:1"].endswith("any more: ensemble 'e' is not served any more")
+            assert scene.control.catalog.is_ready()
+            (scene.root / "y" / "1" / "weights").touch()
+            scene.load("y")
+            assert scene.states()["e:1"].startswith("UNAVAILABLE it does not fit its members any more: ")
+            renamed.unlink()
+            scene.load("x")
+            assert scene.served() == {"e": [1], "outer": [1], "x": [1], "y": [1]}
+            assert scene.states()["e:1"] == "READY"
 
     def test_unloaded_member_takes_its_ensembles_along(self, scene: Scene) -> None:
         scene.write("outer", uses=("e",))

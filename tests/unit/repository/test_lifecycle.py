@@ -88,6 +88,24 @@ def test_failed_reload_leaves_the_old_version_and_readiness(lifecycle: Lifecycle
     assert table.ready == {"m": {1: "old"}}
 
 
+def test_failures_of_updates_are_forgiven_once_undone(lifecycle: Lifecycle[Version], table: Table) -> None:
+    lifecycle.begin_load("m", [1])
+    lifecycle.forgive_updates("m")
+    assert state_of(lifecycle) == [("m", "1", ModelState.LOADING, "")]
+    lifecycle.swap("m", {1: Version("old")})
+    lifecycle.begin_load("m", [1, 2])
+    lifecycle.fail_version("m", 1, "broken")
+    lifecycle.fail_version("m", 2, "broken")
+    assert not lifecycle.is_ready
+    lifecycle.forgive_updates("m")
+    assert state_of(lifecycle) == [
+        ("m", "1", ModelState.READY, ""),
+        ("m", "2", ModelState.UNAVAILABLE, "unloaded"),
+    ]
+    assert lifecycle.is_ready
+    assert table.ready == {"m": {1: "old"}}
+
+
 def test_loading_model_is_not_forgotten(lifecycle: Lifecycle[Version], table: Table) -> None:
     lifecycle.begin_load("m", [1])
     lifecycle.forget("m")

@@ -198,6 +198,19 @@ def prepare_config(
     return PreparedConfig(config, None, has_warnings=bool(problems))
 
 
+def check_declared(parsed: ParsedConfig, entry: ModelEntry, completed: ModelConfig) -> None:
+    """Raise InferError(INVALID_ARG) if neither a configuration nor the model itself says what its tensors are.
+
+    Triton: serves it without any, which hides that a configuration was lost. Who wants that writes `backend`.
+    """
+    is_empty = all(field.name == "name" for field, _ in parsed.config.ListFields())
+    if is_empty and not entry.preset.name and not completed.input and not completed.output:
+        raise invalid_argument(
+            f"model '{entry.name}' has neither inputs nor outputs: {entry.model_dir} has no {CONFIG_FILE}, or an "
+            "empty one, and the model does not declare them: write the file, or auto_complete_config in model.py"
+        )
+
+
 def finish_config(
     config: ModelConfig,
     completed: ModelConfig,

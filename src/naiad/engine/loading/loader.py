@@ -15,13 +15,13 @@ from naiad.config.changes.configuration_changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, OPENAI, read_cache_limit_bytes
-from naiad.config.problem import raise_problems
+from naiad.config.problem import errors_of, problems_error
 from naiad.config.remote_settings import is_remote
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.tensors.features import ensemble_features, write_features
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.environment.ports import InferencePort, Loop
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import ErrorCode, InferError, MisfitError, invalid_argument, unsupported
 from naiad.core.model import IndexEntry
 from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.response_store import ResponseStore
@@ -31,6 +31,7 @@ from naiad.engine.instances.instances import create_instances, instance_specs
 from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.instance_update import InstanceUpdate, kept_instances
 from naiad.engine.loading.load_configuration import (
+    check_declared,
     finish_config,
     read_config,
     read_labels,
@@ -289,7 +290,9 @@ class ModelLoader:
         if plan.circle:
             raise invalid_argument(f"{cycle_message(plan.circle)}; an ensemble cannot contain itself")
         members = find_members(config, router, self._index)
-        raise_problems(ensemble_member_problems(config, members, plan.source))
+        problems = ensemble_member_problems(config, members, plan.source)
+        if errors_of(problems):
+            raise MisfitError(ErrorCode.INVALID_ARG, problems_error(problems).message)
         # Triton: regardless of its own policy.
         config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
         config = finish_config(config, config, plan.source, 0)
@@ -318,6 +321,8 @@ class ModelLoader:
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
         context = self._context(plan, version, plan.config, backend)
         completed = backend.auto_complete(context) if self._auto_complete else plan.config
+        if plan.source is not None:
+            check_declared(plan.source, plan.entry, completed)
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
         return replace(context, config=self._finish(plan, plan.config, completed, count, gpus))

@@ -6,7 +6,7 @@ from naiad.config.autofill import NO_VERSION
 from naiad.config.problem import nearest
 from naiad.config.rollout.rollout_declaration import NAMES, STABLE
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, rejected
-from naiad.core.model import IndexEntry, ModelKey
+from naiad.core.model import MISFIT, IndexEntry, ModelKey
 from naiad.repository.stores.namespaces import ambiguous
 
 _MAX_TYPO_CHARACTERS = 40
@@ -90,6 +90,13 @@ def _missing_number(opening: str, version: str, rows: Sequence[IndexEntry]) -> I
             f"{opening} version {excerpt(version)} is not found{_known_versions(known)}", Rejection.UNKNOWN_MODEL
         )
     return rejected(f"{opening} version {excerpt(version)} is not at ready state")
+
+
+def misfit(version: str, rows: Sequence[IndexEntry]) -> str:
+    """Return why an ensemble that has left service refuses this version, otherwise an empty text."""
+    is_misfit = any(row.reason.startswith(MISFIT) and version in ("", "-1", row.version, *NAMES) for row in rows)
+    # The problems are in the index, which not every client may read.
+    return f"{MISFIT}; the repository index says why" if is_misfit else ""
 
 
 def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:

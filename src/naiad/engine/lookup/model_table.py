@@ -10,6 +10,7 @@ from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelKey, ModelState, version_number
 from naiad.engine.lookup.missing import (
+    misfit,
     missing_version,
     removed_model,
     rows_named,
@@ -136,7 +137,8 @@ class ModelTable:
             return unknown_name(name, hint, has_namespaces=has_namespaces)
         state = self._rollouts.state(rows[0].name)
         refused = self._rollouts.refusal(rows[0].name) if version in ("", "-1", *NAMES) else ""
-        return missing_version(name, version, rows, {} if state is None else state.names, refused)
+        names = {} if state is None else state.names
+        return missing_version(name, version, rows, names, refused or misfit(version, rows))
 
     # --- the index ------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import Slices
-from naiad.core.tensor import Buffer, TensorSpec
+from naiad.core.tensor import Array, Buffer, TensorSpec
 from naiad.protocol.grpc.walk import encode_varint, fields
 from naiad.protocol.service_pb2 import InferTensorContents
 
@@ -43,8 +43,8 @@ _COPIED_BYTES = 1 << 20
 def contents_to_raw(parts: Sequence[Buffer], spec: TensorSpec, model_name: str) -> Slices[Buffer]:
     """Return an encoded `InferTensorContents` message, received in `parts`, as the raw data of an input.
 
-    Empty contents give no bytes. Narrow integers keep their low bytes. Raises InferError(INVALID_ARG) when a
-    field does not belong to the datatype, more than one field is set, or the message is malformed.
+    Empty contents give no bytes. Raises InferError(INVALID_ARG) when a field does not belong to the datatype, more
+    than one field is set, an integer does not fit into a narrower datatype, or the message is malformed.
     """
     conversion = _Conversion(spec, model_name)
     try:
@@ -124,8 +124,22 @@ class _Conversion:
             values = getattr(parsed, name)
             if values:
                 self._choose(number)
-                numbers = np.fromiter(values, own.numpy, len(values))
-                self.raw += numbers.astype(self._spec.datatype.numpy, copy=False).tobytes()
+                wide = np.fromiter(values, own.numpy, len(values))
+                self.raw += (wide if own is self._spec.datatype else self._narrowed(wide)).tobytes()
+
+    def _narrowed(self, wide: Array) -> Array:
+        """Return integers in their datatype. Raises InferError for one out of range. Triton: takes the low bytes."""
+        datatype = self._spec.datatype
+        narrow = wide.astype(datatype.numpy)
+        wrong = narrow != wide
+        if wrong.any():
+            limits = np.iinfo(datatype.numpy)
+            raise invalid_argument(
+                f"an integer is out of range for {datatype.value} in the contents of input tensor "
+                f"'{excerpt(self._spec.name)}' for model '{excerpt(self._model_name)}'; got {wide[wrong][0]}, "
+                f"expected a value from {limits.min} to {limits.max}: change the value or the datatype"
+            )
+        return narrow
 
     def _choose(self, number: int) -> None:
         """Note which field is set. Raises InferError when the datatype does not allow it."""
@@ -142,5 +156,5 @@ class _Conversion:
     def _unexpected(self, ending: str) -> InferError:
         return invalid_argument(
             f"unexpected explicit tensor data for input tensor '{excerpt(self._spec.name)}' for model "
-            f"'{self._model_name}'{ending}"
+            f"'{excerpt(self._model_name)}'{ending}"
         )

@@ -14,7 +14,7 @@ from typing import Generic
 
 from naiad.config.changes.configuration_changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.core.errors import InferError, MisfitError, invalid_argument, unavailable
 from naiad.core.model import model_key, name_of
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.load_order import (
@@ -233,6 +233,8 @@ class ModelController(Generic[V]):
                     failure = error
         if failure is not None:
             raise failure
+        if order.name not in tried:
+            self.catalog.forgive_updates(order.name)
         self.loaded.records[order.name].is_explicit = True
 
     def _dry_run(self, order: LoadOrder) -> None:
@@ -340,11 +342,16 @@ class ModelController(Generic[V]):
             replaced = self.catalog.load(record.plan, counts=False)
         except InferError as error:
             _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+            above = ensembles_above([ensemble], self.loaded.ensembles())
             if was_served and self._lacks_member(record):
-                self._suspend(
-                    [*ensembles_above([ensemble], self.loaded.ensembles()), ensemble],
-                    "a version that is not served any more",
-                )
+                self._suspend([*above, ensemble], "a version that is not served any more")
+            elif isinstance(error, MisfitError):
+                # No request could be answered as the ensemble declares, and no request is at fault.
+                affected = [each for each in above if self.catalog.is_served(each)]
+                self._suspend([*above, ensemble], "a member that it does not fit any more")
+                self.catalog.note_misfit(ensemble, error.message)
+                for each in affected:
+                    self.catalog.note_misfit(each, f"ensemble '{ensemble}' is not served any more")
             return
         if not was_served:
             self.loaded.generations[ensemble] += 1

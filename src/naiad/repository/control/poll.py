@@ -255,6 +255,7 @@ class PollTrigger(Generic[V]):
             contents = self._catalog.stores.contents(name)
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
+                self._catalog.forgive_updates(name)
                 return True
             self._load_now(name)
             self._contents[name] = contents

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
+from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException, shortened
 from naiad.worker.api.request import InferenceRequest, InferenceTrace, ReceivedRequest, RequestPlan
 from naiad.worker.api.response import Cancellation, InferenceResponse
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan, encode_strings
@@ -195,7 +195,7 @@ class ResponseEncoder:
         # hot: bench/micro_worker.py
         if response._error is not None:
             error = response._error
-            reply.errors.append((index, int(error.code()), error.message()))
+            reply.errors.append((index, int(error.code()), shortened(error.message())))
             reply.words.append(0)
             return
         parts = reply.parts

@@ -420,12 +420,12 @@ class TestContents:
         ("datatype", "field", "values", "expected"),
         [
             ("BOOL", "bool_contents", [True, False], b"\1\0"),
-            ("INT8", "int_contents", [-1, 300], struct.pack("<bb", -1, 44)),
-            ("INT16", "int_contents", [-2, 70000], struct.pack("<hh", -2, 4464)),
+            ("INT8", "int_contents", [-128, 127], b"\x80\x7f"),
+            ("INT16", "int_contents", [-(2**15), 2**15 - 1], b"\0\x80\xff\x7f"),
             ("INT32", "int_contents", [-3, 2**31 - 1], struct.pack("<ii", -3, 2**31 - 1)),
             ("INT64", "int64_contents", [-(2**63)], struct.pack("<q", -(2**63))),
-            ("UINT8", "uint_contents", [255, 257], b"\xff\1"),
-            ("UINT16", "uint_contents", [65535, 65537], b"\xff\xff\1\0"),
+            ("UINT8", "uint_contents", [0, 255], b"\0\xff"),
+            ("UINT16", "uint_contents", [1, 65535], b"\1\0\xff\xff"),
             ("UINT32", "uint_contents", [2**32 - 1], b"\xff" * 4),
             ("UINT64", "uint64_contents", [2**64 - 1], b"\xff" * 8),
             ("FP32", "fp32_contents", [1.5, float("inf")], np.array([1.5, np.inf], "<f4").tobytes()),
@@ -438,6 +438,24 @@ class TestContents:
         decoder = AdmittingDecoder()
         for _ in range(2):
             assert decoder.decode(message.SerializeToString())[2] == [expected]
+
+    @pytest.mark.parametrize(
+        ("datatype", "field", "value", "limits"),
+        [
+            ("INT8", "int_contents", 128, "from -128 to 127"),
+            ("INT8", "int_contents", -129, "from -128 to 127"),
+            ("INT16", "int_contents", 70000, "from -32768 to 32767"),
+            ("UINT8", "uint_contents", 300, "from 0 to 255"),
+            ("UINT16", "uint_contents", 2**32 - 1, "from 0 to 65535"),
+        ],
+    )
+    @pytest.mark.parametrize("count", [2, 20_000])
+    def test_integer_out_of_range(self, datatype, field, value, limits, count):
+        message = one_input(datatype, (count,), **{field: [1] * (count - 1) + [value]})
+        assert refusal(message).message == (
+            f"an integer is out of range for {datatype} in the contents of input tensor 'x' for model 'm'; got "
+            f"{value}, expected a value {limits}: change the value or the datatype"
+        )
 
     def test_empty_contents_are_no_bytes(self):
         message = one_input(shape=(0,))

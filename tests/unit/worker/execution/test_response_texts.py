@@ -49,3 +49,17 @@ def test_call_names_input_and_model():
     )
     with pytest.raises(pb_utils.TritonModelException, match=r"input 'IN' of the call of model 'other' has .*U\+DFFF"):
         CallEncoder().encode(request)
+
+
+def test_long_error_of_a_model_loses_its_middle():
+    error = pb_utils.TritonError("begin " + "7, " * 1_000_000 + "end", pb_utils.TritonError.NOT_FOUND)
+    encoded = ResponseEncoder().encode(
+        [SimpleNamespace(_plan=SimpleNamespace(output_names={"N"}))], [pb_utils.InferenceResponse(error=error)]
+    )
+    ((_, code, message),) = encoded.errors
+    assert code == int(pb_utils.TritonError.NOT_FOUND)
+    assert len(message) < 70_000
+    assert message.startswith("begin 7, ")
+    assert message.endswith("7, end")
+    assert "characters are left out" in message
+    assert len(error.message()) > 3_000_000
