@@ -201,7 +201,7 @@ def prepare_config(
 def check_declared(parsed: ParsedConfig, entry: ModelEntry, completed: ModelConfig) -> None:
     """Raise InferError(INVALID_ARG) if neither a configuration nor the model itself says what its tensors are.
 
-    Triton: serves it without any, which hides that a configuration was lost. Who wants that writes `backend`.
+    Triton: serves it without any, which hides that a configuration was lost. A file with `backend` gives it.
     """
     is_empty = all(field.name == "name" for field, _ in parsed.config.ListFields())
     if is_empty and not entry.preset.name and not completed.input and not completed.output:
