@@ -92,7 +92,25 @@ def test_value_of_wrong_type_is_named(chart: Any, values: dict[str, Any], field:
     assert problem in str(failure.value)
 
 
+def test_values_with_signs_of_yaml_stay_whole(chart: Any) -> None:
+    values = {
+        "nameOverride": "123",
+        "modelRepository": {"path": '/models #1: "a"'},
+        "server": {"modelControlMode": "explicit", "loadModels": ["a: b", "c #d", "*"], "readyModels": "a: b,c #d"},
+    }
+    manifests = read_manifests(rendered(chart, {**values, "fullnameOverride": "scorer"}))
+    for manifest in manifests:
+        validate_strictly(manifest)
+    pod = workload(manifests)["spec"]["template"]
+    flags = pod["spec"]["containers"][0]["args"]
+    assert '--model-repository=/models #1: "a"' in flags
+    assert {"--load-model=a: b", "--load-model=c #d", "--load-model=*", "--ready-models=a: b,c #d"} <= set(flags)
+    assert pod["metadata"]["labels"]["app.kubernetes.io/name"] == "123"
+
+
 CONTRADICTIONS = [
+    ({"fullnameOverride": "My.Naiad"}, "the objects would have the name My.Naiad, and names of services have small"),
+    ({"nameOverride": "Models"}, "the objects would have the name demo-Models"),
     ({"server": {"drainSeconds": 60}}, "terminationGracePeriodSeconds is 45, but preStopSleepSeconds + "),
     ({"server": {"drainSeconds": 60}}, "set terminationGracePeriodSeconds to at least 91"),
     ({"preStopSleepSeconds": 10}, "set terminationGracePeriodSeconds to at least 46"),

@@ -2,6 +2,10 @@
 {{- define "naiad.checks" -}}
 {{- $errors := list -}}
 {{- $v := .Values -}}
+{{- $name := include "naiad.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $errors = append $errors (printf "the objects would have the name %s, and names of services have small letters, digits and hyphens, and begin with a letter: set fullnameOverride" $name) -}}
+{{- end -}}
 {{- $stop := add $v.preStopSleepSeconds $v.server.drainSeconds $v.server.exitTimeoutSeconds | int64 -}}
 {{- if le (int64 $v.terminationGracePeriodSeconds) $stop -}}
 {{- $errors = append $errors (printf "terminationGracePeriodSeconds is %v, but preStopSleepSeconds + server.drainSeconds + server.exitTimeoutSeconds is %v: set terminationGracePeriodSeconds to at least %v, or shorten the others" $v.terminationGracePeriodSeconds $stop (add $stop 1)) -}}

@@ -1,5 +1,5 @@
 {{- define "naiad.args" -}}
-- --model-repository={{ if eq .Values.modelRepository.source "url" }}{{ .Values.modelRepository.url }}{{ else }}{{ .Values.modelRepository.path }}{{ end }}
+- {{ printf "--model-repository=%s" (eq .Values.modelRepository.source "url" | ternary .Values.modelRepository.url .Values.modelRepository.path) | quote }}
 - --http-port={{ .Values.ports.http }}
 - --grpc-port={{ .Values.ports.grpc }}
 - --metrics-port={{ .Values.ports.metrics }}
@@ -8,9 +8,9 @@
 - --exit-timeout-secs={{ .exitTimeoutSeconds }}
 - --model-control-mode={{ .modelControlMode }}
 {{- range .loadModels }}
-- --load-model={{ . }}
+- {{ printf "--load-model=%s" . | quote }}
 {{- end }}
-- --ready-models={{ .readyModels }}
+- {{ printf "--ready-models=%s" .readyModels | quote }}
 - --processes={{ .processes }}
 - --grpc-max-connection-age={{ mul .grpcMaxConnectionAgeSeconds 1000 }}
 {{- end }}
@@ -96,11 +96,11 @@ timeoutSeconds: {{ .probe.timeoutSeconds }}
 - {name: cache, mountPath: /cache}
 {{- if has .Values.modelRepository.source (list "pvc" "init") }}
 - name: models
-  mountPath: {{ .Values.modelRepository.path }}
+  mountPath: {{ .Values.modelRepository.path | quote }}
   readOnly: true
   {{- if eq .Values.modelRepository.source "pvc" }}
   {{- with .Values.modelRepository.pvc.subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
   {{- end }}
 {{- end }}
@@ -127,7 +127,7 @@ timeoutSeconds: {{ .probe.timeoutSeconds }}
 {{- if eq .Values.modelRepository.source "pvc" }}
 - name: models
   persistentVolumeClaim:
-    claimName: {{ .Values.modelRepository.pvc.claimName }}
+    claimName: {{ .Values.modelRepository.pvc.claimName | quote }}
     readOnly: true
 {{- else if eq .Values.modelRepository.source "init" }}
 - name: models
@@ -137,12 +137,12 @@ timeoutSeconds: {{ .probe.timeoutSeconds }}
 {{- if .Values.tls.enabled }}
 - name: tls
   secret:
-    secretName: {{ .Values.tls.secretName }}
+    secretName: {{ .Values.tls.secretName | quote }}
 {{- end }}
 {{- if .Values.apiKeys.enabled }}
 - name: keys
   secret:
-    secretName: {{ include "naiad.keySecretName" . }}
+    secretName: {{ include "naiad.keySecretName" . | quote }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
