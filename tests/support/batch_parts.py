@@ -21,6 +21,7 @@ from naiad.tools.predict.prediction_job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
 
 Tensors = Mapping[str, tuple[DataType, Shape]]
+_OUTPUTS: Tensors = {"Y": (DataType.FP32, (1,))}
 
 
 def metadata(inputs: Tensors, outputs: Tensors, *, max_batch_size: int = 8) -> tuple[ModelMetadata, ModelConfig]:
@@ -41,7 +42,7 @@ def signature(
 ) -> RowSignature:
     """Return the signature of a model named `m`."""
     job = PredictJob("models", "m", ["in"], "out.jsonl", **fields)
-    return read_signature(job, *metadata(inputs, outputs or {}, max_batch_size=max_batch_size))
+    return read_signature(job, *metadata(inputs, outputs or _OUTPUTS, max_batch_size=max_batch_size))
 
 
 def chunks(

@@ -92,5 +92,6 @@ def _suggestion(verb: str) -> str:
 
 
 def _usage() -> str:
-    lines = [f"  {verb:<11}{text}" for verb, text in _present_verbs().items()]
+    width = max(map(len, VERBS)) + 1
+    lines = [f"  {verb:<{width}}{text}" for verb, text in _present_verbs().items()]
     return "\n".join(["usage: naiad VERB [arguments]", "", *lines, "", "naiad VERB --help shows details."])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from naiad.cli.parser import BAD_OPTION, Parser, fail, time_in
-from naiad.cli.sources import DEFAULT_URL, NoResponseError, ask
+from naiad.cli.sources import DEFAULT_URL, NoResponseError, ask, text_of
 from naiad.cli.status_line import StatusLine
 from naiad.client import Client
 
@@ -54,8 +54,11 @@ def _ask(options: argparse.Namespace, change: Mapping[str, Any]) -> dict[str, An
 
 
 def _end(options: argparse.Namespace) -> int:
-    ask(options.url, options.header, lambda client: client.end_rollout(options.model))
-    print(f"the rollout of {options.model} has ended: its newest version serves, unless it was refused")
+    found = ask(
+        options.url, options.header, lambda client: client.end_rollout(options.model), timeout_s=options.timeout
+    )
+    text = text_of(options.url, format_end, found)
+    print(json.dumps(found, indent=2) if options.json else text)
     return 0
 
 
@@ -107,8 +110,9 @@ def versions(text: str) -> list[int]:
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
-def _text(options: argparse.Namespace, found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=2) if options.json else format_rollout(found)
+def _text(options: argparse.Namespace, found: dict[str, Any]) -> str:
+    text = text_of(options.url, format_rollout, found)
+    return json.dumps(found, indent=2) if options.json else text
 
 
 def format_rollout(found: Mapping[str, Any]) -> str:
@@ -122,6 +126,14 @@ def format_rollout(found: Mapping[str, Any]) -> str:
         lines += ["", "shadow copies: " + ", ".join(f"{count} {name}" for name, count in found["shadow"].items())]
     lines += ["", *_limits(rollout), f"last change {found['age_s']:.0f} s ago: {found['note']}"]
     return "\n".join([*lines, *_refused(found), *_unstored(found), *_next_commands(found)])
+
+
+def format_end(found: Mapping[str, Any]) -> str:
+    """Return the answer to `--end` as readable text."""
+    if found["rollout"] is not None:
+        raise ValueError(f"the rollout of {found['model']} goes on")
+    ended = f"the rollout of {found['model']} has ended: its newest version serves, unless it was refused"
+    return "\n".join([ended, *_refused(found), *_unstored(found)])
 
 
 def _unstored(found: Mapping[str, Any]) -> list[str]:

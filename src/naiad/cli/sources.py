@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.parser import parse_header
@@ -45,6 +45,17 @@ async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Await
                 f"no response from a server at {url} ({error}); give its --url, or read files with --model-repository"
             ) from error
         raise NoResponseError(f"{url}: {error.code.words}: {error}") from error
+
+
+def text_of(url: str, form: Callable[[dict[str, Any]], str], found: dict[str, Any]) -> str:
+    """Return what a server answered as text. Raises NoResponseError for an answer that naiad does not give."""
+    try:
+        return form(found)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        shown = ", ".join(found)[:60] or "no members"
+        raise NoResponseError(
+            f"{url}: the answer is not one of this version of naiad: it has {shown} ({error!r}); is this the server?"
+        ) from None
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -323,9 +323,12 @@ class Client:
         """Change the rollout of a model and return it: fields of the declaration, or `action` or `to`; HTTP only."""
         return await self._within(timeout_s, self._one.change_rollout(model, fields))
 
-    async def end_rollout(self, model: str, *, timeout_s: float | None = None) -> None:
-        """End the rollout of a model: its newest version serves requests without a version; HTTP only."""
-        await self._within(timeout_s, self._one.end_rollout(model))
+    async def end_rollout(self, model: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """End the rollout of a model and return what is left of it; HTTP only.
+
+        Its newest version serves requests without a version.
+        """
+        return await self._within(timeout_s, self._one.end_rollout(model))
 
     async def repository_index(self, *, only_ready: bool = False, timeout_s: float | None = None) -> list[IndexEntry]:
         """Return models, versions and states of the repository."""

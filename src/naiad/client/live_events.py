@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from naiad.client.connecting import ConnectionFailedError, Connector
-from naiad.core.errors import InferError
+from naiad.core.errors import InferError, excerpt, internal
 from naiad.protocol.json import client as bodies
 from naiad.protocol.status_table import code_of_http
 from naiad.wire.event_stream import EventStreamResponse
@@ -85,3 +85,6 @@ async def _events(reader: asyncio.StreamReader) -> AsyncGenerator[LiveEvent, Non
         raise InferError(
             code_of_http(response.status), message or f"the server answered with HTTP status {response.status}"
         )
+    kind = response.headers.get(b"content-type", b"").decode("latin-1") or "no type"
+    if not kind.startswith("text/event-stream"):
+        raise internal(f"the server answered with {excerpt(kind)}, which is no live stream; is this a naiad server?")

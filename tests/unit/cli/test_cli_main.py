@@ -7,6 +7,7 @@ import pytest
 import naiad
 from naiad.cli import version
 from naiad.cli.main import _import_verb, main
+from naiad.cli.verbs import VERBS
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["--version"]])
@@ -32,6 +33,12 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["-h"], ["help"]):
         assert main(arguments) == 0
         assert "naiad VERB" in capsys.readouterr().out
+
+
+def test_verbs_are_apart_from_their_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    words = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert words == set(VERBS)
 
 
 def test_no_verb_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,3 +120,27 @@ def test_text_of_a_switch_names_the_way_back() -> None:
 def test_missing_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert rollout.run(["m", "--url", "http://127.0.0.1:1"]) == 1
     assert "no response from a server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [{}, {"rollout": None}, {"model": "m", "rollout": [1]}, {"name": "m"}])
+@pytest.mark.parametrize("flags", [(), ("--promote",), ("--json",), ("--end",)])
+def test_answers_of_other_programs_are_errors(
+    answer: dict[str, Any],
+    flags: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(rollout, "ask", lambda *arguments, **options: answer)
+    assert rollout.run(["m", *flags]) == 1
+    assert "the answer is not one of this version of naiad" in capsys.readouterr().err
+
+
+def test_an_end_says_what_a_restart_would_forget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {**FOUND, "rollout": None, "unstored": "No space left on device"}
+    monkeypatch.setattr(rollout, "ask", lambda *arguments, **options: found)
+    assert rollout.run(["m", "--end"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("the rollout of m has ended")
+    assert "NOT STORED, a restart would return to the state before: No space left on device" in out

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from naiad.cli.parser import Parser, fail
-from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models, reject_path
+from naiad.cli.sources import (
+    NoModelError,
+    NoResponseError,
+    add_source_arguments,
+    ask,
+    find_models,
+    reject_path,
+    text_of,
+)
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
 _DESCRIPTION = """\
@@ -46,9 +54,10 @@ def run(argv: Sequence[str]) -> int:
             found = ask(options.url, options.header, lambda client: client.explain(options.model, options.version))
         else:
             found = read(options.model_repository, options.model)
+        text = text_of(options.url, format_explanation, found)
     except (NoResponseError, NoModelError) as error:
         return fail("naiad explain", error)
-    print(json.dumps(found, indent=2) if options.json else format_explanation(found))
+    print(json.dumps(found, indent=2) if options.json else text)
     return 0
 
 

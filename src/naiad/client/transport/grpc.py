@@ -130,7 +130,7 @@ class GrpcCalls:
         """Raise InferError(UNSUPPORTED)."""
         raise _no_rollouts()
 
-    async def end_rollout(self, model: str) -> None:
+    async def end_rollout(self, model: str) -> dict[str, Any]:
         """Raise InferError(UNSUPPORTED)."""
         raise _no_rollouts()
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from naiad.client.connecting import DecodedResponse
 from naiad.client.live_events import LiveEvent, live_events
 from naiad.client.transport.http1 import Http1Pool
-from naiad.config.forms.json_form import config_from_json
+from naiad.config.forms.json_form import config_of_server
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, internal, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
@@ -81,7 +81,7 @@ class RestCalls:
 
     async def model_config(self, model: str, version: str) -> ModelConfig:
         """Return the complete configuration of a model."""
-        return config_from_json(bytes(await self._get(_model_path(model, version) + "/config")))
+        return config_of_server(bodies.decode_object(await self._get(_model_path(model, version) + "/config")))
 
     async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
         """Return counts and durations, a row per version; of all models for an empty name."""
@@ -101,9 +101,9 @@ class RestCalls:
         body = bodies.encode_object(fields)
         return bodies.decode_object((await self._send("POST", _model_path(model, "") + "/rollout", (body,))).body)
 
-    async def end_rollout(self, model: str) -> None:
-        """End the rollout of a model."""
-        await self._send("DELETE", _model_path(model, "") + "/rollout")
+    async def end_rollout(self, model: str) -> dict[str, Any]:
+        """End the rollout of a model and return what is left of it."""
+        return bodies.decode_object((await self._send("DELETE", _model_path(model, "") + "/rollout")).body)
 
     def live(self, query: Mapping[str, str]) -> AsyncGenerator[LiveEvent, None]:
         """Yield the events of the live stream."""

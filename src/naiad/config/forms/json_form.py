@@ -21,7 +21,7 @@ from naiad.config.forms.schema import (
 )
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem, nearest, raise_problems
-from naiad.core.errors import excerpt
+from naiad.core.errors import excerpt, internal
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
@@ -113,6 +113,19 @@ def read_json(text: str | bytes, filename: str = "") -> tuple[ModelConfig, list[
     return config, reader.problems
 
 
+def config_of_server(value: Mapping[str, Any]) -> ModelConfig:
+    """Return the configuration that a server sent. Fields of servers of other versions are passed over, as in gRPC.
+
+    Raises InferError(INTERNAL) for values that are none of their fields.
+    """
+    reader = _Reader("", passes_unknown=True)
+    config = ModelConfig()
+    reader.message(config, value, "")
+    if reader.problems:
+        raise internal(f"the server sent a configuration that cannot be read: {reader.problems[0].message}")
+    return config
+
+
 def config_from_dict(value: Mapping[str, Any]) -> tuple[ModelConfig, list[Problem]]:
     """Return the configuration in JSON values, as far as it could be read, and all problems."""
     reader = _Reader("")
@@ -126,9 +139,10 @@ class _MisfitError(ValueError):
 
 
 class _Reader:
-    def __init__(self, filename: str) -> None:
+    def __init__(self, filename: str, *, passes_unknown: bool = False) -> None:
         self.problems: list[Problem] = []
         self._filename = filename
+        self._passes_unknown = passes_unknown
 
     def problem(self, path: str, value: object, message: str, expected: str, suggestion: str = "") -> None:
         self.problems.append(
@@ -147,6 +161,8 @@ class _Reader:
         for name, element in value.items():
             field = fields.get(name) or message.DESCRIPTOR.fields_by_camelcase_name.get(name)
             field_path = f"{path}.{name}" if path else name
+            if field is None and self._passes_unknown:
+                continue
             if field is None:
                 owner = message.DESCRIPTOR.name
                 self.problem(

@@ -63,6 +63,8 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
     if features.null_is_nan:
         inputs = {name: replace(tensor, null_is_nan=True) for name, tensor in inputs.items()}
     outputs = {each.name: model_tensor(each, None, is_batching=is_batching) for each in metadata.outputs}
+    if not outputs:
+        raise invalid_argument(f"model '{job.model}' has no outputs in its metadata: its rows would be empty")
     _check_names("output", job.outputs, outputs, job.model)
     _check_names("input", job.columns.values(), inputs, job.model)
     if job.rows_per_request > max(1, config.max_batch_size):

@@ -4,7 +4,13 @@ import math
 import orjson
 import pytest
 
-from naiad.config.forms.json_form import config_from_dict, config_from_json, config_to_json, read_json
+from naiad.config.forms.json_form import (
+    config_from_dict,
+    config_from_json,
+    config_of_server,
+    config_to_json,
+    read_json,
+)
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
@@ -165,3 +171,10 @@ def test_dictionary_is_read_like_json():
     config, problems = config_from_dict({"name": "m", "input": [{"name": "I", "dims": [1]}]})
     assert problems == []
     assert config == config_of('name: "m" input { name: "I" dims: 1 }')
+
+
+def test_fields_of_other_versions_are_passed_over():
+    found = config_of_server({"name": "m", "new": 1, "input": [{"name": "I", "data_type": "TYPE_FP32", "newer": {}}]})
+    assert found == config_of('name: "m" input { name: "I" data_type: TYPE_FP32 }')
+    with pytest.raises(InferError, match=r"configuration that cannot be read: .*max_batch_size"):
+        config_of_server({"max_batch_size": "many"})

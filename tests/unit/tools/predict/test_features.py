@@ -21,7 +21,7 @@ SUFFIXES = ("csv", "jsonl", "parquet", "npz")
 
 def model(features=None, dims=(3,), **fields):
     job = PredictJob("models", "m", ["in"], "out.jsonl", **fields)
-    described, config = metadata({"X": (DataType.FP32, dims)}, {})
+    described, config = metadata({"X": (DataType.FP32, dims)}, {"Y": (DataType.FP32, (1,))})
     write_features(config, features)
     return read_signature(job, described, config)
 
