@@ -1,6 +1,7 @@
 """The `naiad` command: one verb, one module, imported only when it is used."""
 
 import contextlib
+import errno
 import gc
 import importlib
 import importlib.util
@@ -18,6 +19,8 @@ from naiad.cli.start.standard_streams import open_standard_streams
 from naiad.cli.verbs import VERBS
 
 _WRONG_COMMAND = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a write without the name of a file: standard output goes to a full disk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output (`| head`) has closed the pipe. The interpreter would flush the rest once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"naiad: the output could not be written: {error.strerror}", file=sys.stderr)
+        return 1
     return status
 
 

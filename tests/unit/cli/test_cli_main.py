@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -74,6 +76,13 @@ def test_an_interrupt_ends_a_verb_without_a_traceback(
     monkeypatch.setattr(version, "run", interrupted)
     assert main(["version"]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "naiad: interrupted\n"
+
+
+def test_a_full_disk_behind_the_output_is_named() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "naiad", "version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "naiad: the output could not be written: No space left on device\n")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """What all formats of the output have in common: files that only grow, so that a checkpoint is a list of sizes."""
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -90,14 +91,25 @@ class PartFile:
         self.size = size
 
     def write(self, data: bytes) -> None:
-        """Append."""
-        self._file.write(data)
+        """Append. Raises OSError with the name of the file."""
+        with self._named():
+            self._file.write(data)
         self.size += len(data)
 
     def sync(self) -> None:
-        """Write to the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Write to the disk. Raises OSError with the name of the file."""
+        with self._named():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file in errors of an open one: a full disk or a limit says nothing of it."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            raise
 
     def content_from(self, offset: int) -> bytes:
         """Return what was written from a byte on."""

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.core.datatype import DataType
+from naiad.core.errors import excerpt
 from naiad.core.tensor import Array
 from naiad.tools.predict.job_signature import RowSignature
 from naiad.tools.predict.prediction_job import PredictJob
@@ -109,7 +110,7 @@ class CsvSource:
         coded: dict[int, str] = {}
         columns = {name: self._input(name, names, texts, floats, coded) for name, names in self._plan.inputs.items()}
         failures = {**coded, **failures}
-        keys = {name: [_clean(text) for text in texts[name]] for name in self._plan.keys}
+        keys = {name: _keys(name, texts[name], failures) for name in self._plan.keys}
         return FileRows(self.path.name, first, count, columns, keys, failures)
 
     def _plain(self, max_rows: int, max_bytes: int) -> _Block | None:
@@ -328,5 +329,12 @@ def _boolean(text: str) -> Any:
     return None if not text.strip() else _BOOLEANS.get(text.strip().lower(), text)
 
 
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _keys(name: str, texts: Sequence[str], failures: dict[int, str]) -> Sequence[str]:
+    """Return the values of a key; rows that have another text in the output than in the file become failures."""
+    if "".join(texts).isascii():
+        return texts
+    found = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
+    for offset, (text, shown) in enumerate(zip(texts, found, strict=True)):
+        if text != shown:
+            failures.setdefault(offset, f"key '{name}' is no UTF-8: {excerpt(shown)}; convert the file with iconv")
+    return found

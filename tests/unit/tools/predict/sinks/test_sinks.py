@@ -13,7 +13,7 @@ from naiad.core.errors import InferError
 from naiad.tools.predict.files.row_formats import check_suffix, open_sink
 from naiad.tools.predict.rows.chunk import Chunk, ChunkResult
 from naiad.tools.predict.rows.row_outputs import OutputBlock, to_block
-from naiad.tools.predict.sinks.sink import Layout, Sink
+from naiad.tools.predict.sinks.sink import Layout, PartFile, Sink
 from support.batch_parts import signature
 
 OUTPUTS = {
@@ -215,3 +215,13 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str, keys: 
 def test_unknown_suffixes_are_rejected() -> None:
     with pytest.raises(InferError, match=r"suffix '\.txt'"):
         check_suffix("out.txt")
+
+
+def test_a_full_disk_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "rows").symlink_to("/dev/full")
+    part = PartFile(tmp_path, "rows", {})
+    part.write(b"x")
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows'"):
+        part.sync()
+    with pytest.raises(OSError, match="No space left"):
+        part.close()

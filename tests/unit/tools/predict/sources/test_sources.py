@@ -238,6 +238,14 @@ def test_csv_text_reaches_the_model_unchanged(tmp_path: Path) -> None:
     assert values(chunks(path, signature(TEXT)), "TEXT") == [[b'a "b",\nc'], [b"\xff\xfe"], [b"[1]"]]
 
 
+def test_csv_keys_that_are_no_text_fail(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.csv", b"id,A\n\xe9,1\n\xe8,2\n\xc3\xa9,3\nb,4\n")
+    (found,) = chunks(path, signature({"A": (DataType.FP32, (1,))}), rows=9, keys=["id"])
+    assert found.keys["id"][2:] == ["\xe9", "b"]
+    assert list(reasons([found])) == [0, 1]
+    assert "key 'id' is no UTF-8" in reasons([found])[0]
+
+
 def test_csv_booleans_are_words_or_digits(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", "A\ntrue\n0\nFALSE\nyes\n")
     found = chunks(path, signature({"A": (DataType.BOOL, (1,))}), rows=9)
