@@ -1,17 +1,17 @@
 """Limits how long one turn of the event loop reads.
 
-A connection yields after about 2 ms, but hundreds of busy connections together would be read for more than a second
-in one turn. Meanwhile nothing else has its turn: no response leaves, and a model that runs on the loop stands still.
-After 10 ms of a turn the bytes of further connections therefore wait, and go on in the next turns:
+A connection yields after a few milliseconds, but hundreds of busy connections together would be read for more than a
+second in one turn. Meanwhile nothing else has its turn: no response leaves, and a model that runs on the loop stands
+still. After 10 ms of a turn the bytes of further connections therefore wait, and go on in the next turns:
 
-    turn 1: A, B, C are read; D, E, F wait | responses | turn 2: D, E, F go on; what A has sent waits | responses | ...
+    turn 1: A, B, C are read; D, E, F wait | responses | turn 2: D, E, F go on; what A sends waits | responses | ...
 
 Connections go on in the order in which they began to wait, and those that were read in a turn come after those that
 were not. Connections with few bytes have a line of their own, and half of a turn: a client with one request does not
 wait for hundreds with a thousand each.
 
 A read compares the time that it needs anyway with `look_ns`. While the loop has little to do, a turn is watched about
-every 2 ms; watching costs a callback.
+every 10 ms; watching costs a callback.
 """
 
 import time
@@ -22,14 +22,15 @@ from naiad.frontend.long_work.slice_runner import CallSoon
 
 _LONGEST_NS = 10_000_000
 """Reads of one turn."""
-_UNWATCHED_NS = 2_000_000
+_UNWATCHED_NS = 10_000_000
 """After a turn without waiting connections, reads are not watched for this long."""
 _FEW_BYTES = 2048
 """A connection with no more bytes takes little time."""
-_NEVER_NS = 1 << 62
+NEVER_NS = 1 << 62
+"""As `look_ns`: no read asks."""
 
 GoOn = Callable[[], object]
-"""Continues with one connection, for about 2 ms at most."""
+"""Continues with one connection, for a few milliseconds at most."""
 
 
 class ReadingTurns:
@@ -92,7 +93,7 @@ class ReadingTurns:
         self._many.extend(self._read)
         self._read.clear()
         end_ns = began_ns + _LONGEST_NS
-        self.look_ns = _NEVER_NS  # those that go on now need not ask
+        self.look_ns = NEVER_NS  # those that go on now need not ask
         self._is_watching = True
         try:
             self._serve(self._small, began_ns + _LONGEST_NS // 2)

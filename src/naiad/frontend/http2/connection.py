@@ -217,7 +217,7 @@ class Http2Protocol(asyncio.Protocol):
         if transport is None:
             return
         if connection.has_unread and not self.output.is_paused:
-            # Before SETTINGS it takes back the bytes: a wrong preface tells what kind of peer this is.
+            # Before SETTINGS it takes back the bytes: a wrong preface shows what kind of peer this is.
             self.data_received(b"" if connection.is_set_up else connection.take_unread())
         if not self._is_pausing:
             self._update_reading()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.frontend.connections import reading_turns
 from naiad.frontend.connections.reading_turns import ReadingTurns
 from naiad.frontend.http2 import connection as http2_connection
 from naiad.wire.http2 import frames as wire
@@ -59,7 +60,7 @@ def test_reading_pauses_only_with_many_bytes(scene):
     assert scene.service.messages == [bytes(LARGE_BYTES)]
 
 
-def test_requests_before_an_end_of_the_peer_are_answered_before_the_close(scene):
+def test_requests_before_an_end_are_answered(scene):
     receive_late(scene, scene.request(1, b"hello"))
     assert scene.protocol.eof_received()
     scene.loop.run_soon()
@@ -133,7 +134,10 @@ READS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400), st.sampled_fr
 @settings(max_examples=60, deadline=None)
 def test_every_connection_gets_its_requests_in_order(reads, request_counts):
     now_ns = [SECOND_NS]
-    with patch.object(http2_connection, "_now_ns", lambda: now_ns[0]):
+    with (
+        patch.object(http2_connection, "_now_ns", lambda: now_ns[0]),
+        patch.multiple(reading_turns, _LONGEST_NS=TURN_NS, _UNWATCHED_NS=0),
+    ):
         scenes = [Scene() for _ in range(3)]
         loop = scenes[0].loop
         turns = ReadingTurns(loop.call_soon, lambda: now_ns[0])
