@@ -10,7 +10,7 @@ Theory of operation. Objects refer downwards only, in this order:
 Received bytes go to the connection of `wire`, which makes calls of frames through its sink. A complete request goes
 to the service or to a route, which responds to the call, now or in a later callback of the loop. The response becomes
 frames in the output of the flow, and the output of one callback leaves with one write. Reading pauses while the
-peer's socket does not accept output.
+peer's socket does not accept output. When a turn of the loop has read for long, received bytes wait for a later one.
 
 Drain, age, keepalive and time limits end the connection, and calls that take too long. They have no timers: the
 server sweeps its connections about every second.
