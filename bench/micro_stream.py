@@ -14,6 +14,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.serving.served import Served
+from naiad.frontend.connections.reading_turns import NEVER_NS
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.http2.connection import Http2Protocol, Http2Server
 from naiad.protocol.grpc.infer import encode_stream_response
@@ -73,6 +74,7 @@ def main() -> None:
     inference = _Inference()
     loop = asyncio.new_event_loop()
     server = Http2Server(InferenceGrpcService(inference.engine), loop)
+    server.reading_turns.look_ns = NEVER_NS  # the loop, which ends its turns, does not run
     protocol = _open_stream(server)
     tensor = ModelInferRequest.InferInputTensor(name="COUNT", datatype="INT32", shape=[1])
     data = _RESPONSES.to_bytes(4, "little")

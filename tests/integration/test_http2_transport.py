@@ -13,6 +13,7 @@ import h2.events
 import pytest
 
 from naiad.frontend.http2.connection import Http2Server
+from support.http2_peer import GRPC_FIELDS, OPENING, Peer
 
 MIB = 2**20
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -24,6 +25,10 @@ class EchoService:
     def __init__(self):
         self.cancelled = threading.Event()
         self.held = []
+        self.turns_seen = 0
+        """Turns of the loop since the first request that was long."""
+        self.turns_before = []
+        """Of each long request: how many of these turns were over before it."""
 
     def unary(self, call, message):
         method = call.path.rpartition("/")[2]
@@ -33,11 +38,25 @@ class EchoService:
             asyncio.get_running_loop().call_later(0.05, call.respond, (bytes(message),))
         elif method == "Metadata":
             call.finish(9, trailers=[field for field in call.metadata if field[0].startswith(b"x-")])
+        elif method == "Long":
+            if not self.turns_before:
+                self._count_turns()
+            self.turns_before.append(self.turns_seen)
+            time.sleep(0.002)
+            call.respond((message,))
         elif method == "Never":
             self.held.append(call)
             call.on_cancel = lambda why: self.cancelled.set()
         else:
             call.finish(12, f"unknown méthod {method}, 100 %")
+
+    def _count_turns(self):
+        def count():
+            self.turns_seen += 1
+            loop.call_soon(count)
+
+        loop = asyncio.get_running_loop()
+        loop.call_soon(count)
 
     def message_began(self, call, beginning):
         pass
@@ -244,6 +263,28 @@ def test_h2_package_gets_large_answer_through_small_windows(server):
                     trailers = dict(event.headers)
         assert bytes(received) == expected
         assert trailers[b"grpc-status"] == b"0"
+
+
+def test_turn_ends_before_all_connections_are_read(server):
+    peers = [Peer() for _ in range(30)]
+    sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in peers]
+    for connected in sockets:
+        connected.sendall(OPENING)
+        connected.recv(65_536)
+    is_sent = threading.Event()
+    server.loop.call_soon_threadsafe(is_sent.wait)
+    fields = [(":path", "/test.Echo/Long") if name == ":path" else (name, value) for name, value in GRPC_FIELDS]
+    for peer, connected in zip(peers, sockets, strict=True):
+        connected.sendall(peer.request(1, b"\0\0\0\0\1x", fields))
+    is_sent.set()
+    for connected in sockets:
+        answer = b""
+        while b"grpc-status" not in answer:
+            answer += connected.recv(65_536)
+        connected.close()
+    turns = server.service.turns_before
+    assert len(turns) == len(peers)
+    assert len(set(turns)) > 2, "what arrived at once was served in several turns, and responses left in between"
 
 
 def test_garbage_closes_the_connection(server, channel):

@@ -66,13 +66,21 @@ def conversations(draw):
     return bytes(data + later)
 
 
-def play(data, cuts):
-    """Return the results of a connection for `data` cut at `cuts`: calls, bodies, responses, error."""
+def play(data, cuts, postponed=()):
+    """Return the results of a connection for `data` cut at `cuts`: calls, bodies, responses, error.
+
+    The pieces with the indices `postponed` wait until the next one that does not.
+    """
     peer = Peer(LIMITS, opened=False)
     error = None
     edges = [0, *sorted(cuts), len(data)]
-    for begin, end in pairwise(edges):
+    for index, (begin, end) in enumerate(pairwise(edges)):
         try:
+            if index in postponed:
+                peer.connection.postpone(data[begin:end])
+                if end < len(data):
+                    continue
+                begin = end  # noqa: PLW2901
             peer.send(data[begin:end])
         except Http2Error as failure:
             error = failure.code
@@ -86,6 +94,15 @@ def test_cutting_changes_nothing(data):
     conversation = data.draw(conversations())
     cuts = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
     assert play(conversation, cuts) == play(conversation, [])
+
+
+@given(st.data())
+@settings(max_examples=examples(200))
+def test_postponing_changes_nothing(data):
+    conversation = data.draw(conversations())
+    cuts = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
+    postponed = data.draw(st.sets(st.integers(0, len(cuts))))
+    assert play(conversation, cuts, postponed) == play(conversation, [])
 
 
 @given(conversations())

@@ -22,6 +22,7 @@ class Transport(asyncio.Transport):
         self.writes = 0
         self.closed = self.aborted = self.eof_written = False
         self.reading = True
+        self.pauses = 0
         self.unsent = 0
         self.socket_error = 0
 
@@ -58,6 +59,7 @@ class Transport(asyncio.Transport):
     def pause_reading(self):
         assert self.reading
         self.reading = False
+        self.pauses += 1
 
     def resume_reading(self):
         assert not self.reading

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from naiad.core.environment.ports import Loop, TimerHandle
+from naiad.frontend.connections.reading_turns import ReadingTurns
 from naiad.frontend.long_work.slice_runner import CallSoon
 
 _SWEEP_S = 1.0
@@ -130,6 +131,8 @@ class Endpoint(Generic[C]):
         self.on_close: Callable[[], object] | None = None
         """Called when a connection has closed."""
         self.closing = ClosingQueue(loop.call_soon)
+        self.reading_turns = ReadingTurns(loop.call_soon)
+        """Limits how long a turn of the loop reads."""
         self.connections: set[C] = set()
         self._max_connections = max_connections
         self._addresses = addresses

@@ -47,8 +47,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._responses = Http1Responses(endpoint, self._clock, self)
         self._reader = RequestReader(endpoint, self._clock, self._responses, self._dispatch)
         self._backlog = b""
-        """Bytes received while reading was being paused."""
+        """Bytes received while reading was being paused, or after the time of a turn was over."""
         self.is_reading = True
+        self._turns = endpoint.reading_turns
+        self._is_waiting = False
+        """Other connections have their turn before this one continues; reading is paused."""
         self._has_probed = False
         """A request has arrived, at least in part."""
         self._response_queue: ReadRateCheck | None = None
@@ -100,6 +103,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         body = reader.body
         if body is None:
             if not reader.is_closed:
+                now_ns = _now_ns()
+                if now_ns >= self._turns.look_ns and self._turns.is_over(now_ns):
+                    self._postpone(nbytes)
+                    return
                 self._consume(self._endpoint.receive_buffer, self._endpoint.receive_view, nbytes)
                 responses = self._responses
                 if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
@@ -283,14 +290,33 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _yield_to_others(self) -> None:
         """Let other connections read first when a peer fills the buffer: libuv would read 32 times in a row."""
-        if self.is_reading and not self._transport.is_closing():
-            self.is_reading = False
-            self._transport.pause_reading()
-            self._endpoint.call_later(0.0, self.update_reading)
+        if self._pause_until_its_turn():
+            self._turns.yield_to_others(self._go_on)
+
+    def _postpone(self, received_bytes: int) -> None:
+        """Keep received bytes for a later turn."""
+        # Without the pause the end of the peer, and further bytes, could arrive before they are processed.
+        self._backlog = bytes(self._endpoint.receive_view[:received_bytes])
+        if self._pause_until_its_turn():
+            self._turns.postpone(self._go_on, received_bytes)
+
+    def _pause_until_its_turn(self) -> bool:
+        """Return whether the connection has to continue in a later turn."""
+        if self._is_waiting or not self.is_reading or self._transport.is_closing():
+            return False
+        self._is_waiting = True
+        self.is_reading = False
+        self._transport.pause_reading()
+        return True
+
+    def _go_on(self) -> None:
+        self._is_waiting = False
+        self.update_reading()
 
     def update_reading(self) -> None:
         """Pause or resume reading; process the backlog first."""
-        if self._responses.is_gathering or self._is_half_closed or self._transport.is_closing():
+        is_held = self._responses.is_gathering or self._is_half_closed or self._is_waiting
+        if is_held or self._transport.is_closing():
             return
         while self._backlog and not self._reader.is_closed and self._responses.has_room():
             backlog, self._backlog = self._backlog, b""
@@ -367,7 +393,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection is idle; 0 if it is busy, or was until a moment ago."""
-        is_busy = self._responses.contexts or self._reader.is_amid_request or self._has_ended
+        is_busy = self._responses.contexts or self._reader.is_amid_request or self._is_waiting or self._has_ended
         return 0 if is_busy or self._transport.get_write_buffer_size() else self._clock.start_ns
 
     def close_idle(self) -> None:

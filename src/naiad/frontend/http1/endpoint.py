@@ -116,7 +116,6 @@ class Http1Endpoint(Endpoint[EndpointConnection]):
         self.note_invalid: NoteInvalid = note_invalid
         """Logs a request that a connection refuses."""
         self.call_later = loop.call_later
-        """With 0 s it calls back after other connections were read."""
 
     def set_date(self, wall_s: float) -> None:
         """Set the Date of the following responses."""

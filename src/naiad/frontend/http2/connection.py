@@ -10,7 +10,7 @@ Theory of operation. Objects refer downwards only, in this order:
 Received bytes go to the connection of `wire`, which makes calls of frames through its sink. A complete request goes
 to the service or to a route, which responds to the call, now or in a later callback of the loop. The response becomes
 frames in the output of the flow, and the output of one callback leaves with one write. Reading pauses while the
-peer's socket does not accept output.
+peer's socket does not accept output. When a turn of the loop has read for long, received bytes wait for a later one.
 
 Drain, age, keepalive and time limits end the connection, and calls that take too long. They have no timers: the
 server sweeps its connections about every second.
@@ -65,8 +65,13 @@ class Http2Protocol(asyncio.Protocol):
         self._is_reading = True
         self._busy_ns = 0
         """Time spent on large reads since other connections were served."""
-        self._has_yielded = False
-        """Other connections are read before this one continues."""
+        self._turns = server.reading_turns
+        self._is_waiting = False
+        """Other connections have their turn before this one continues."""
+        self._is_pausing = False
+        """It waits with more bytes than should be kept, or was read for long: nothing more is read meanwhile."""
+        self._has_peer_ended = False
+        """The peer has ended while received bytes wait for their turn."""
         self._clock = Http2Clock(server.limits, now_ns)
         # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
         self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
@@ -100,8 +105,12 @@ class Http2Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes, deliver complete requests, write the responses made meanwhile."""
         # hot: bench/micro_http2.py
-        self._flow.arrival_ns = now_ns = _now_ns()
+        now_ns = _now_ns()
+        if now_ns >= self._turns.look_ns and self._turns.is_over(now_ns):
+            self._postpone(data)
+            return
         flow = self._flow
+        flow.arrival_ns = now_ns
         flow.is_dirty = True  # responses made meanwhile wait for the flush below
         try:
             has_unread = self._connection.receive_slice(data, now_ns)
@@ -136,7 +145,10 @@ class Http2Protocol(asyncio.Protocol):
         """Close in turn with other connections; return False with TLS, where the transport has to close itself."""
         if self._transport is None or not self._transport.can_write_eof():
             return False
-        self._server.closing.add(self._transport.close)
+        if self._is_waiting and self._connection.has_unread:
+            self._has_peer_ended = True
+        else:
+            self._server.closing.add(self._transport.close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -179,22 +191,42 @@ class Http2Protocol(asyncio.Protocol):
 
     def _yield_to_others(self) -> None:
         """Let other connections read before this one continues: libuv would read 32 times in a row."""
-        if not self._has_yielded:
-            self._has_yielded = True
+        self._pause_until_its_turn()
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._turns.yield_to_others(self._go_on)
+
+    def _postpone(self, data: bytes) -> None:
+        """Keep received bytes for a later turn. Few are kept without a pause, which takes two system calls."""
+        waiting_bytes = self._connection.postpone(data)
+        if waiting_bytes > _MUCH_BYTES:
+            self._pause_until_its_turn()
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._turns.postpone(self._go_on, waiting_bytes)
+
+    def _pause_until_its_turn(self) -> None:
+        if not self._is_pausing:
+            self._is_pausing = True
             self._update_reading()
-            self._server.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Process the remaining received bytes, and resume reading when none is left."""
-        self._has_yielded = False
-        if self._connection.has_unread and not self.output.is_paused and self._transport is not None:
-            self.data_received(b"")
-        if not self._has_yielded:
+        self._is_waiting = self._is_pausing = False
+        connection, transport = self._connection, self._transport
+        if transport is None:
+            return
+        if connection.has_unread and not self.output.is_paused:
+            # Before SETTINGS it takes back the bytes: a wrong preface shows what kind of peer this is.
+            self.data_received(b"" if connection.is_set_up else connection.take_unread())
+        if not self._is_pausing:
             self._update_reading()
+        if self._has_peer_ended and not self._is_waiting:
+            self._server.closing.add(transport.close)
 
     def _update_reading(self) -> None:
         transport = self._transport
-        may_read = not self.output.is_paused and not self._has_yielded
+        may_read = not self.output.is_paused and not self._is_pausing
         if transport is None or may_read == self._is_reading or transport.is_closing():
             return
         self._is_reading = may_read
@@ -221,7 +253,8 @@ class Http2Protocol(asyncio.Protocol):
     def idle_since_ns(self) -> int:
         """Time since which the connection has no call; 0 if it has one, or is closing."""
         has_ended = self._transport is None or self._flow.is_lingering or self._connection.is_draining
-        return 0 if has_ended or self._connection.streams else self._flow.arrival_ns or self._begin_ns
+        is_busy = self._is_waiting or self._connection.streams
+        return 0 if has_ended or is_busy else self._flow.arrival_ns or self._begin_ns
 
     def close_idle(self) -> None:
         """Close for a new connection; after GOAWAY no further call is served."""
@@ -272,14 +305,14 @@ class Http2Protocol(asyncio.Protocol):
             self._sweep_lingering(transport, now_ns)
             return
         connection, clock = self._connection, self._clock
-        if not self._is_reading or connection.windows.is_held:
+        if self._is_waiting or not self._is_reading or connection.windows.is_held:
             clock.excuse(now_ns)
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
         self._flow.recent_output.note(self.output.data_count, now_ns)
         if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
             _log.info("HTTP/2 connection dropped: its client reads its responses too slowly")
             transport.abort()
-        elif not connection.is_set_up and clock.setup_is_late(now_ns):
+        elif not (connection.is_set_up or self._is_waiting) and clock.setup_is_late(now_ns):
             connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
             self._end(transport)
         elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
@@ -308,8 +341,8 @@ class Http2Protocol(asyncio.Protocol):
     def _check_keepalive_and_age(self, transport: asyncio.Transport, now_ns: int) -> bool:
         """Apply keepalive and age limits; return False if the connection was dropped."""
         streams = self._connection.streams
-        # A peer may have replied although this side did not read.
-        received_ns = self._flow.arrival_ns if self._is_reading else now_ns
+        # A peer may have replied although this side did not read, or has not looked at it yet.
+        received_ns = self._flow.arrival_ns if self._is_reading and not self._is_waiting else now_ns
         step = self._keepalive.next_step(now_ns, received_ns, self.output.data_count, has_calls=bool(streams))
         if step is KeepaliveStep.PING:
             self._connection.ping()

@@ -114,6 +114,17 @@ class Http2Connection(Generic[S]):
         """`receive_slice` has left some of the bytes that it was given."""
         return bool(self._unread.rest) and not self._is_closed
 
+    def postpone(self, data: bytes) -> int:
+        """Keep received bytes for the next `receive_slice`; return how many wait for it now."""
+        if self._is_closed:
+            return 0
+        self._unread.postpone(data)
+        return self._unread.rest_bytes
+
+    def take_unread(self) -> bytes:
+        """Take back what the next `receive_slice` would begin with, to give it again."""
+        return self._unread.take()
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Take received bytes, cut anywhere. Raises Http2Error when the connection must be closed."""
         has_unread = self.receive_slice(data, now_ns)

@@ -150,6 +150,27 @@ class UnreadBytes:
         self.tail.clear()
         return joined, 0
 
+    def postpone(self, data: bytes) -> None:
+        """Keep bytes that no slice has looked at, behind what is kept."""
+        if self.rest:
+            self.rest = self.rest[self._position :] + data
+        elif self.tail:
+            self.rest = bytes(self.tail) + data
+            self.tail.clear()
+        else:
+            self.rest = data
+        self._position = 0
+
+    def take(self) -> bytes:
+        """Take back the bytes that no slice has reached."""
+        rest, self.rest = self.rest[self._position :], b""
+        return rest
+
+    @property
+    def rest_bytes(self) -> int:
+        """Number of bytes that no slice has reached."""
+        return len(self.rest) - self._position if self.rest else 0
+
     def keep(self, data: bytes, position: int, limit: int) -> None:
         """Keep the bytes from `position` on: a slice ended at `limit`, or a frame is incomplete."""
         end = len(data)

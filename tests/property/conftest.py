@@ -1,0 +1,15 @@
+"""Turns without an end: most fake loops run no callbacks, and a slow machine must not make their reads wait."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from naiad.frontend.connections import reading_turns
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unlimited_turns() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_LONGEST_NS", "_UNWATCHED_NS"):
+            patch.setattr(reading_turns, name, reading_turns.NEVER_NS)
+        yield
