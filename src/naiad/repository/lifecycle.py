@@ -258,7 +258,7 @@ class Lifecycle(Generic[V]):
                 if version.loaded is None:
                     had_failed = version.state is ModelState.UNAVAILABLE and version.has_failed
                     version.counts = counts or (version.counts and had_failed)
-                    # Its requests are told the reason until it serves again.
+                    # Its requests get the reason until it serves again.
                     version.become(ModelState.LOADING, version.reason if version.reason.startswith(MISFIT) else "")
             self._changed(name)
 

@@ -106,7 +106,7 @@ def test_failures_of_updates_are_forgiven_once_undone(lifecycle: Lifecycle[Versi
     assert table.ready == {"m": {1: "old"}}
 
 
-def test_misfit_is_told_until_the_model_serves_again(lifecycle: Lifecycle[Version], table: Table) -> None:
+def test_misfit_is_shown_until_model_serves_again(lifecycle: Lifecycle[Version], table: Table) -> None:
     reason = f"{MISFIT}: a member lacks OUT"
     lifecycle.begin_load("m", [1, 2])
     lifecycle.swap("m", {1: Version("old"), 2: Version("newer")})
