@@ -18,7 +18,10 @@ from naiad.backend.mlflow.backend import MlflowBackend
 from naiad.backend.mlflow.directory import digest_of
 from naiad.backend.mlflow.mlflow_tensors import MlflowTensors
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType as TensorType
 from naiad.core.errors import InferError
+from naiad.core.tensor import TensorSpec
+from naiad.integrations.mlflow.mlflow_tables import InputsError, tensors_of
 from support.forests import parameters
 from support.mlflow_models import save_python, save_sklearn, save_xgboost
 
@@ -190,3 +193,21 @@ def test_missing_values_are_no_integers(kind, values, dtype):
     with pytest.raises(ValueError, match="output 'c' has values that are missing or not finite, which"):
         column_of(kind, pandas.Series(values, dtype=dtype))
     assert column_of(DataType.double, pandas.Series([1, None], dtype="Int64"))[0] == [1.0]
+
+
+@pytest.mark.parametrize(("kind", "value"), [(DataType.integer, 2**40), (DataType.long, 1.5)])
+def test_numbers_that_an_output_lacks_are_refused(kind, value):
+    with pytest.raises(ValueError, match=r"output 'c' has values of .* lacks"):
+        column_of(kind, pandas.Series([value]))
+    assert column_of(kind, pandas.Series([7.0]))[0] == [7]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("UINT8", 300), ("INT32", 1.7), ("INT64", float("nan")), ("BOOL", 2)]
+)
+def test_numbers_that_an_input_lacks_are_refused(datatype, value):
+    spec = TensorSpec("x", TensorType(datatype), (-1, 1))
+    metadata = SimpleNamespace(name="m", inputs=[spec])
+    with pytest.raises(InputsError, match=f"input 'x' expects {datatype}: values of .* would change"):
+        tensors_of(metadata, pandas.DataFrame({"x": [value]}))
+    assert tensors_of(metadata, pandas.DataFrame({"x": [1.0]}))["x"].tolist() == [[1]]

@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
+from naiad.backend.sklearn.outputs import to_datatype
 from naiad.core.errors import ErrorCode, InferError
 from naiad.tools.predict import PredictJob, predict
 from support.estimators import load_estimator, run, table_pipeline, text_pipeline
@@ -214,3 +215,10 @@ def test_values_that_are_not_accepted_fail_the_request(tmp_path, estimator):
     with pytest.raises(InferError, match="predict failed: ValueError: Input X contains NaN") as raised:
         run(model, {"input__0": np.full((1, 13), np.nan)}, "predict")
     assert raised.value.code is ErrorCode.INVALID_ARG
+
+
+@pytest.mark.parametrize("value", [2**40, -(2**31) - 1, 0.5])
+def test_numbers_that_an_output_lacks_are_refused(value):
+    with pytest.raises(InferError, match=r"model 'm': output 'y' has values of .* that int32 lacks"):
+        to_datatype("m", "y", np.array([[1], [value]]), np.dtype(np.int32))
+    assert to_datatype("m", "y", np.array([[3.0]]), np.dtype(np.int32)).tolist() == [[3]]

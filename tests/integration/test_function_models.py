@@ -39,6 +39,13 @@ import numpy as np
 def predict(x: np.ndarray) -> np.ndarray:
     return np.ma.masked_less(x, 0)
 """,
+    "square": """
+import numpy as np
+import numpy.typing as npt
+
+def predict(x: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return x.astype(np.int64) ** 2
+""",
     "fixed": """
 import numpy as np
 
@@ -157,3 +164,10 @@ def test_masked_elements_are_refused(server: ServerProcess) -> None:
     assert status == 500
     assert "'output' has masked elements" in text
     assert answer(2.0)[0] == 200
+
+
+def test_result_that_its_annotation_lacks_is_refused(server: ServerProcess) -> None:
+    assert predictions(server, "square", {"instances": [{"x": [3]}]}) == [9]
+    answer = server.post("/v2/models/square/generate", {"instances": [{"x": [100_000]}]})
+    assert answer.status == 500
+    assert "has 10000000000, which is out of range for int32; annotate the result with int64" in answer.json["error"]

@@ -419,12 +419,13 @@ class Catalog(Generic[V]):
         with ThreadPoolExecutor(min(len(names), 32), thread_name_prefix="unload") as pool:
             return all(list(pool.map(lambda name: self._unload(name, deadline_s), names)))
 
-    def unload(self, name: str, settle: Callable[[], object], timeout_s: float) -> None:
+    def unload(self, name: str, settle: Callable[[], object], timeout_s: float, *, misfit: str = "") -> None:
         """Take a model out of service and release it once its requests have finished.
 
+        `misfit`: why an ensemble leaves, if it does not fit its members; its requests and the index say so at once.
         `settle` waits until no caller can be about to submit to a version that it looked up before.
         """
-        unloading = self._lifecycle.begin_unload(name, withdraw=True)
+        unloading = self._lifecycle.begin_unload(name, withdraw=True, reason=f"{MISFIT}: {misfit}" if misfit else "")
         chains = self._change_agents(name, None)
         if unloading:
             settle()
@@ -435,6 +436,9 @@ class Catalog(Generic[V]):
         heap_trims.request()
         for chain in chains:
             stop_version(chain, timeout_s)
+        if misfit:
+            self.note_misfit(name, misfit)
+            return
         self._lifecycle.end_unload(name, list(unloading))
         self._lifecycle.forgive(name)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
-from naiad.core.model import COLD, UNLOADED, IndexEntry, ModelKey, ModelState, name_of
+from naiad.core.model import COLD, MISFIT, UNLOADED, IndexEntry, ModelKey, ModelState, name_of
 
 _MOST_REMOVED = 1024
 _STALE = "serving what was loaded before, its update failed: "
@@ -258,7 +258,8 @@ class Lifecycle(Generic[V]):
                 if version.loaded is None:
                     had_failed = version.state is ModelState.UNAVAILABLE and version.has_failed
                     version.counts = counts or (version.counts and had_failed)
-                    version.become(ModelState.LOADING)
+                    # Its requests get the reason until it serves again.
+                    version.become(ModelState.LOADING, version.reason if version.reason.startswith(MISFIT) else "")
             self._changed(name)
 
     def fail_version(self, name: str, version: int, reason: str) -> None:
@@ -286,14 +287,15 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def note_misfit(self, name: str, reason: str) -> None:
-        """Record why the versions of a model that are not loaded cannot serve now; the server is ready without it."""
+        """Record why versions that leave or have failed cannot serve; the server is ready without the model."""
         with self._lock:
             model = self._models.get(name)
             for version in () if model is None else model.versions.values():
-                if not version.is_wanted:
+                if version.state is ModelState.UNLOADING or (not version.is_wanted and version.has_failed):
                     version.counts = False
+                    version.loaded = None
                     version.become(ModelState.UNAVAILABLE, reason)
-            self._changed(name)
+            self._changed(name, published=True)
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
         """Put a new set of versions in place at once and return the replaced ones, for the caller to stop.
@@ -318,8 +320,8 @@ class Lifecycle(Generic[V]):
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
-    def begin_unload(self, name: str, *, withdraw: bool = False) -> dict[int, V]:
-        """Set the ready versions of a model to UNLOADING and return them.
+    def begin_unload(self, name: str, *, withdraw: bool = False, reason: str = "") -> dict[int, V]:
+        """Set the ready versions of a model to UNLOADING, for a `reason`, and return them.
 
         Requests still reach them, and are rejected by them, until `end_unload`; with `withdraw` no request reaches
         them.
@@ -328,7 +330,7 @@ class Lifecycle(Generic[V]):
             versions = self._models[name].versions if name in self._models else {}
             unloading = {number: v.loaded for number, v in versions.items() if v.loaded is not None}
             for number in unloading:
-                versions[number].become(ModelState.UNLOADING)
+                versions[number].become(ModelState.UNLOADING, reason)
                 if withdraw:
                     versions[number].loaded = None
             self._changed(name, published=withdraw)

@@ -29,6 +29,19 @@ _TYPE_OF_KIND = {"O": "TYPE_STRING", "U": "TYPE_STRING", "S": "TYPE_STRING", "T"
 _OUTPUT = "output"
 
 
+def _converted(name: str, array: Any, dtype: Any) -> Any:
+    """Return an output in the declared dtype. Raises ValueError for a number that it does not have."""
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype, casting="same_kind")
+    is_wrong = converted != array if array.dtype.kind in "iu" else np.isinf(converted) & ~np.isinf(array)
+    if is_wrong.any():
+        raise ValueError(
+            f"output '{name}' has {array[is_wrong].flat[0]}, which is out of range for {np.dtype(dtype)}; "
+            f"annotate the result with {array.dtype}"
+        )
+    return converted
+
+
 class TensorAnnotation:
     """What the annotations of one argument or result say."""
 
@@ -231,7 +244,7 @@ class FunctionModel:
         if array.ndim == rank - 1:
             array = array[..., np.newaxis]
         if dtype is not np.object_ and array.dtype != dtype:
-            array = array.astype(dtype, casting="same_kind")
+            array = _converted(name, array, dtype)
         return pb_utils.Tensor(name, np.ascontiguousarray(array))
 
     @classmethod

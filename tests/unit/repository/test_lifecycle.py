@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
+from naiad.core.model import MISFIT, UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.lifecycle import Lifecycle, ReadyRule
 
 
@@ -104,6 +104,26 @@ def test_failures_of_updates_are_forgiven_once_undone(lifecycle: Lifecycle[Versi
     ]
     assert lifecycle.is_ready
     assert table.ready == {"m": {1: "old"}}
+
+
+def test_misfit_is_shown_until_model_serves_again(lifecycle: Lifecycle[Version], table: Table) -> None:
+    reason = f"{MISFIT}: a member lacks OUT"
+    lifecycle.begin_load("m", [1, 2])
+    lifecycle.swap("m", {1: Version("old"), 2: Version("newer")})
+    lifecycle.swap("m", {2: Version("newest")})
+    lifecycle.begin_unload("m", withdraw=True, reason=reason)
+    assert state_of(lifecycle)[1] == ("m", "2", ModelState.UNLOADING, reason)
+    assert table.ready == {}
+    lifecycle.note_misfit("m", reason)
+    assert state_of(lifecycle) == [
+        ("m", "1", ModelState.UNAVAILABLE, "unloaded"),
+        ("m", "2", ModelState.UNAVAILABLE, reason),
+    ]
+    assert lifecycle.is_ready
+    lifecycle.begin_load("m", [2])
+    assert state_of(lifecycle)[1] == ("m", "2", ModelState.LOADING, reason)
+    lifecycle.swap("m", {2: Version("again")})
+    assert state_of(lifecycle)[1] == ("m", "2", ModelState.READY, "")
 
 
 def test_loading_model_is_not_forgotten(lifecycle: Lifecycle[Version], table: Table) -> None:

@@ -115,7 +115,11 @@ def _in_datatype(name: str, array: Array, datatype: DataType) -> Array:
         array = np.where(pandas.isna(array), np.nan, array).astype(np.float64)
     if datatype.numpy.kind in "iub" and array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"output '{name}' has values that are missing or not finite, which {datatype.value} lacks")
-    return array.astype(datatype.numpy, copy=False)
+    converted: Array = array.astype(datatype.numpy, copy=False)
+    is_narrowed = converted is not array and datatype.numpy.kind in "iu" and array.dtype.kind in "iuf"
+    if is_narrowed and not np.array_equal(converted, array):
+        raise ValueError(f"output '{name}' has values of {array.dtype} that {datatype.value} lacks")
+    return converted
 
 
 def _tensor(name: str, spec: Any) -> TensorSignature:

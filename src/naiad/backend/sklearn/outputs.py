@@ -169,7 +169,14 @@ def to_datatype(model: str, name: str, array: Array, dtype: "np.dtype[Any]") -> 
             f"model '{model}': output '{name}' has values that are missing or not finite, which {dtype} lacks; have "
             "the last step of the estimator return float64"
         )
-    return array.astype(dtype, copy=False)
+    converted = array.astype(dtype, copy=False)
+    is_narrowed = converted is not array and dtype.kind in "iu" and array.dtype.kind in "iuf"
+    if is_narrowed and not np.array_equal(converted, array):
+        raise internal(
+            f"model '{model}': output '{name}' has values of {array.dtype} that {dtype} lacks: declare the output "
+            "with the datatype of the estimator's result"
+        )
+    return converted
 
 
 def read_outputs(

@@ -13,6 +13,7 @@ from naiad.core.batch import Batch
 from naiad.core.device_tensor import in_host_memory
 from naiad.core.environment.ports import Loop
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
+from naiad.core.model import MISFIT
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -190,6 +191,21 @@ class EnsembleModel(Served):
                 request.data = [in_host_memory(data) for data in request.data]
                 request.header = header.on_host()
         self._router.submit(request)
+
+    def rejection_of(self, step: EnsembleStep, error: InferError) -> InferError:
+        """Return the error of a rejected request of a step; UNAVAILABLE if the member was replaced by one without its
+        tensors: no client is at fault, and the ensemble leaves service at once.
+        """
+        if error.code is not ErrorCode.INVALID_ARG:
+            return error
+        try:
+            config = self._router.served(step.model_name, step.model_version).config
+        except InferError:
+            return error
+        is_misfit = not {each.name for each in step.inputs} <= {each.name for each in config.input} or not (
+            step.outputs.keys() <= {each.name for each in config.output}
+        )
+        return unavailable(f"{MISFIT}: {error.message}") if is_misfit else error
 
     def cancel_step(self, request: InferRequest) -> None:
         """Cancel the request of a step."""

@@ -163,6 +163,9 @@ class Members(Protocol):
     def send(self, request: InferRequest) -> None:
         """Submit a request to a member. Raises InferError."""
 
+    def rejection_of(self, step: EnsembleStep, error: InferError) -> InferError:
+        """Return the error of a request that the member of a step has rejected, as the client is to see it."""
+
     def cancel_step(self, request: InferRequest) -> object:
         """Cancel a request of `send`."""
 
@@ -304,7 +307,7 @@ class EnsembleRun:
         except InferError as error:
             self._steps.discard(sub)
             self._ensemble.step_rejected(step)
-            self.fail(_with_model_name(step, error))
+            self.fail(_with_model_name(step, self._ensemble.rejection_of(step, error)))
             self._close_step()
             return False
         return True

@@ -81,7 +81,11 @@ def _tensor(spec: TensorSpec, values: Any) -> Array:
         if spec.datatype is DataType.BYTES:
             texts: Array = np.frompyfunc(_text, 1, 1)(array.astype(object))
             return texts
-        return array.astype(spec.datatype.numpy)
+        with np.errstate(invalid="ignore"):
+            converted: Array = array.astype(spec.datatype.numpy)
+        if converted.dtype.kind in "iub" and array.dtype.kind in "biufO" and not np.array_equal(converted, array):
+            raise ValueError(f"values of {array.dtype} would change: convert the column")
+        return converted
     except (ValueError, TypeError) as error:
         raise InputsError(f"input '{spec.name}' expects {spec.datatype.value}: {error}") from None
 

@@ -98,7 +98,8 @@ def _tensor(declared: TensorSpec, value: Any) -> tuple[TensorSpec, Buffer]:
     if declared.datatype is DataType.BYTES:
         values = [each if isinstance(each, str) else orjson.dumps(each).decode() for each in values]
     elif declared.datatype.name.startswith(("INT", "UINT")):
-        values = [int(each) for each in values]
+        # A fraction stays, and is refused: a temperature of 0.7 must not become 0.
+        values = [each if isinstance(each, float) and not each.is_integer() else int(each) for each in values]
     spec = TensorSpec(declared.name, declared.datatype, tuple(shape))
     try:
         return spec, decode_data(spec, values)

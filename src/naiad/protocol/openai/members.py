@@ -1,11 +1,12 @@
 """The members of a request's body: bounded, typed, and no unknown ones."""
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
 
-from naiad.core.errors import excerpt
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, excerpt
 from naiad.core.limits.value_limits import excess_of_values
 from naiad.core.model import version_number
 from naiad.core.tensor import Buffer
@@ -104,7 +105,10 @@ def shown(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    return excerpt(value if isinstance(value, str) else repr(value))
+    # As JSON has it: the text "0" is another value than the number.
+    return excerpt(
+        json.dumps(value[:MAX_EXCERPT_CHARACTERS] if isinstance(value, str) else value, ensure_ascii=False)
+    )
 
 
 def read_body(body: Buffer) -> BodyMembers:

@@ -347,11 +347,10 @@ class ModelController(Generic[V]):
                 self._suspend([*above, ensemble], "a version that is not served any more")
             elif isinstance(error, MisfitError):
                 # No request could be answered as the ensemble declares, and no request is at fault.
-                affected = [each for each in above if self.catalog.is_served(each)]
-                self._suspend([*above, ensemble], "a member that it does not fit any more")
-                self.catalog.note_misfit(ensemble, error.message)
-                for each in affected:
-                    self.catalog.note_misfit(each, f"ensemble '{ensemble}' is not served any more")
+                because_of = "a member that it does not fit any more"
+                self._suspend(above, because_of, misfit=f"ensemble '{ensemble}' is not served any more")
+                self._suspend([ensemble], because_of, misfit=error.message)
+                self.catalog.note_misfit(ensemble, error.message)  # also if it had left before
             return
         if not was_served:
             self.loaded.generations[ensemble] += 1
@@ -365,11 +364,11 @@ class ModelController(Generic[V]):
                 return True
         return False
 
-    def _suspend(self, ensembles: Iterable[str], because_of: str) -> None:
+    def _suspend(self, ensembles: Iterable[str], because_of: str, misfit: str = "") -> None:
         """Take ensembles out of service, outer ones first, until their members are there again."""
         for ensemble in filter(self.catalog.is_served, ensembles):
             _log.info("unloading ensemble '%s', which contains %s", ensemble, because_of)
-            self.catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S)
+            self.catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S, misfit=misfit)
 
     def _retire(
         self, name: str, replaced: Sequence[LoadedVersion], previous: LoadRecord | None

@@ -2,8 +2,12 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
-from naiad.core.errors import ErrorCode, InferError, unavailable
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.statistics.model_statistics import ModelStatistics
@@ -173,3 +177,19 @@ def test_cached_header_does_not_keep_unloaded_ensemble() -> None:
     gc.collect()
     assert remembered.execution is not None
     assert left() is None
+
+
+@pytest.mark.parametrize(
+    ("lacks", "code"), [("", ErrorCode.INVALID_ARG), ("IN", ErrorCode.UNAVAILABLE), ("OUT", ErrorCode.UNAVAILABLE)]
+)
+def test_replaced_member_is_no_fault_of_the_client(lacks: str, code: ErrorCode) -> None:
+    config = ModelConfig()
+    for name, tensors in (("IN", config.input), ("OUT", config.output)):
+        tensors.add(name="other" if name == lacks else name)
+    router = Router()
+    router.served = lambda name, version: SimpleNamespace(config=config)  # type: ignore[assignment,method-assign]
+    router.refusal = invalid_argument("unexpected tensor for model 'member'")
+    ((_, response),) = ask(router, b"abcd", 1).received
+    assert response.error.code is code
+    assert ("it does not fit its members any more" in response.error.message) == bool(lacks)
+    assert response.error.message.endswith("unexpected tensor for model 'member'")

@@ -98,7 +98,7 @@ def test_deeply_nested_calls_of_earlier_messages_are_refused():
 def test_limit_of_one_call_is_refused():
     assert "tools" in options(tools=[TOOL], parallel_tool_calls=True)
     assert options(parallel_tool_calls=False) == {}
-    with pytest.raises(OpenAiError, match="'parallel_tool_calls' is False; expected true"):
+    with pytest.raises(OpenAiError, match="'parallel_tool_calls' is false; expected true"):
         options(tools=[TOOL], parallel_tool_calls=False)
     with pytest.raises(OpenAiError, match="'parallel_tool_calls' is 1; expected true or false"):
         options(tools=[TOOL], parallel_tool_calls=1)

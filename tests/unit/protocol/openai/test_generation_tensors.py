@@ -94,6 +94,13 @@ def test_value_that_the_input_cannot_hold():
         tensors(TENSORRT_LLM, seed=-1)
 
 
+def test_fraction_is_no_integer():
+    text = TENSORRT_LLM.replace('"temperature" data_type: TYPE_FP32', '"temperature" data_type: TYPE_INT32')
+    assert tensors(text, temperature=1.0)[0]["temperature"] == ((1, 1), struct.pack("<i", 1))
+    with pytest.raises(InferError, match=r"'temperature': .*integer"):
+        tensors(text, temperature=0.7)
+
+
 @pytest.mark.parametrize(("pieces", "limit", "reason"), [(3, 3, "length"), (2, 3, "stop"), (3, 0, "stop")])
 def test_reason_without_counts_follows_from_pieces(pieces, limit, reason):
     choice = Choice(0, MAPPING, (), limit)

@@ -18,3 +18,9 @@ def test_body_of_many_small_values_is_refused() -> None:
     with pytest.raises(OpenAiError, match=r"70004 arrays, objects and members; at most 65536 are read") as raised:
         read_body(b'{"messages":[' + b"{}," * 70_000 + b"{")
     assert raised.value.openai_code == "request_too_large"
+
+
+@pytest.mark.parametrize(("given", "shown"), [(b'"0"', '"0"'), (b'""', '""'), (b"true", "true"), (b"7.5", "7.5")])
+def test_wrong_value_is_shown_as_it_was_sent(given: bytes, shown: str) -> None:
+    error = read_body(b'{"temperature":' + given + b"}").wrong("temperature", "a number from 0 to 2")
+    assert error.message == f"'temperature' is {shown}; expected a number from 0 to 2"
