@@ -296,7 +296,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _postpone(self, received_bytes: int) -> None:
         """Keep received bytes for a later turn."""
         # Without the pause the end of the peer, and further bytes, could arrive before they are processed.
-        self._backlog = bytes(self._endpoint.receive_view[:received_bytes])
+        self._backlog += bytes(self._endpoint.receive_view[:received_bytes])
         if self._pause_until_its_turn():
             self._turns.postpone(self._go_on, received_bytes)
 
