@@ -16,12 +16,15 @@ from pathlib import Path
 
 from naiad.backend.onnx.telemetry import VARIABLE, turn_off
 from naiad.options.options import ServerOptions
+from naiad.repository.stores.store import CONFIG_FILE
 
 _log = logging.getLogger(__name__)
 
 _FILE = "model.onnx"
 _MOST_DIRECTORIES = 64
 """Most directories of each repository that a guess looks into."""
+_MOST_CONFIG_BYTES = 1 << 20
+_BACKEND = re.compile(rb"\b(?:backend|platform)\s*:")
 _ACCELERATOR = re.compile(r"libonnxruntime_providers_(?!shared\b)\w+\.so")
 """The library of an accelerator in the package: importing it may make a connection to a device."""
 
@@ -66,7 +69,26 @@ def _has_onnx(path: str) -> bool:
         return True
     # A URL is no directory. The last two levels are models and versions, or versions, or nothing.
     directories = itertools.islice(_directories(path, 2), _MOST_DIRECTORIES)
-    return any(os.path.exists(os.path.join(directory, _FILE)) for directory in directories)
+    return any(
+        os.path.exists(os.path.join(directory, _FILE))
+        and _may_load_here(os.path.dirname(directory))
+        and _may_load_here(directory)
+        for directory in directories
+    )
+
+
+def _may_load_here(directory: str) -> bool:
+    """Return whether the configuration in a directory, if there is one, leaves an ONNX file to ONNX Runtime here.
+
+    A model with `isolation` loads in a worker, and the server must not load what may crash it; other backends read
+    ONNX files with libraries of their own.
+    """
+    try:
+        with open(os.path.join(directory, CONFIG_FILE), "rb") as stream:
+            text = stream.read(_MOST_CONFIG_BYTES)
+    except OSError:
+        return True
+    return b"isolation" not in text and (b"onnxruntime" in text or not _BACKEND.search(text))
 
 
 def _directories(path: str, depth: int) -> Iterator[str]:

@@ -26,6 +26,11 @@ assert not imports(other) and not imports("/none/of/these") and not imports("s3:
 assert not imports(onnx, "--model-control-mode=explicit")
 assert not imports(onnx, "--model-load-policy=on-demand")
 assert not imports(onnx, environ={"ORT_DISABLE_TELEMETRY": "0"})
+config = next(Path(onnx).glob("*")) / "config.pbtxt"
+for text in ('parameters { key: "isolation" value { string_value: "process" } }', 'backend: "openvino"'):
+    config.write_text(text)
+    assert not imports(onnx), text
+config.write_text('backend: "onnxruntime"')
 sys.path.insert(0, fake)
 assert not imports(onnx)
 sys.path.remove(fake)
