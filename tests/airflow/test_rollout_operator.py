@@ -78,8 +78,9 @@ def test_task_waits_for_the_last_step(model):
     assert set(answer(model, 10)) == {2}
 
 
-def test_rollback_fails_the_task(model):
-    async def wait_for_rollback():
+@pytest.mark.parametrize("end", ["rolled back", "ended"])
+def test_rollout_that_stops_fails_the_task(model, end):
+    async def wait_for_the_end():
         waiting = asyncio.create_task(
             asyncio.to_thread(
                 change, model, "canary", version=2, steps=[50, 100], every_s=60, poll_interval_s=0.05, timeout_s=60
@@ -89,32 +90,17 @@ def test_rollback_fails_the_task(model):
             async with NaiadHook().get_conn() as client:
                 status = await client.rollout(model)
                 if status.get("canary", {}).get("percent") == 50:
-                    await client.change_rollout(model, {"action": "rollback"})
+                    if end == "ended":
+                        await client.end_rollout(model)
+                    else:
+                        await client.change_rollout(model, {"action": "rollback"})
                     return await waiting
             await asyncio.sleep(0.02)
 
-    with pytest.raises(AirflowException, match=rf"version 2 of model '{model}' was not promoted.*rolled back"):
-        asyncio.run(wait_for_rollback())
-    assert set(answer(model, 10)) == {1}
-
-
-def test_rollout_that_is_ended_fails_the_task(model):
-    async def wait_for_end():
-        waiting = asyncio.create_task(
-            asyncio.to_thread(
-                change, model, "canary", version=2, steps=[50, 100], every_s=60, poll_interval_s=0.05, timeout_s=60
-            )
-        )
-        while True:
-            async with NaiadHook().get_conn() as client:
-                status = await client.rollout(model)
-                if status.get("canary", {}).get("percent") == 50:
-                    await client.end_rollout(model)
-                    return await waiting
-            await asyncio.sleep(0.02)
-
-    with pytest.raises(AirflowException, match=rf"version 2 of model '{model}' was not promoted.*ended"):
-        asyncio.run(wait_for_end())
+    with pytest.raises(AirflowException, match=rf"version 2 of model '{model}' was not promoted.*{end}"):
+        asyncio.run(wait_for_the_end())
+    if end == "rolled back":
+        assert set(answer(model, 10)) == {1}
 
 
 @pytest.mark.parametrize(

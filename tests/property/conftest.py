@@ -1,15 +1,5 @@
-"""Turns without an end: most fake loops run no callbacks, and a slow machine must not make their reads wait."""
+"""Settings of these tests."""
 
-from collections.abc import Iterator
+from support.unlimited_turns import unlimited_turns
 
-import pytest
-
-from naiad.frontend.connections import reading_turns
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unlimited_turns() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_LONGEST_NS", "_UNWATCHED_NS"):
-            patch.setattr(reading_turns, name, reading_turns.NEVER_NS)
-        yield
+__all__ = ["unlimited_turns"]
