@@ -17,7 +17,7 @@ _SUB_MASK = (1 << _SUB_BITS) - 1
 _EXACT_BITS = _SUB_BITS + 1
 _MORE_ERRORS = 0.01
 """Without `max_error_rate`: by how much more the canary may fail than stable. A p99 says nothing about more."""
-_MOST_ERRORS = 0.5
+_MOST_ERRORS = 0.1
 """The same while it is not known how often stable fails."""
 _DEVIATIONS = 3
 """Chance that is allowed on top."""
